@@ -1,0 +1,69 @@
+"""The front door: `ralseg COMMAND ...`. Imports nothing heavy until a command needs it."""
+
+import os
+import sys
+
+from ralseg import __version__
+from ralseg.errors import RalsegError
+from ralseg.shipped import resolve_configs
+
+COMMANDS = {
+    "pretrain": "train a segmenter: theta_0, or the full-supervision upper bound",
+    "test": "test a segmenter's checkpoint, IoU class by class",
+    "data": "`ralseg data check`: counts, class frequencies, a contact sheet, every problem found",
+}
+
+_HELP = """usage: ralseg COMMAND --config NAME.yaml [--key value ...]
+
+Learn which image regions to label next.
+
+commands:
+{commands}
+
+A bare config name that is not a file here is looked up among the shipped ones.
+`ralseg COMMAND --help` lists every option, `ralseg COMMAND --config NAME.yaml --print_config` the
+whole configuration. Exit codes: 0 done, 1 internal error, 2 configuration, 3 data.
+"""
+
+
+def quiet_libraries() -> None:
+    """Settings that libraries read once, when they are imported."""
+    # idle OpenMP threads that spin make torch ten times slower on busy cores
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return the process's exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help"):
+        width = max(map(len, COMMANDS))
+        print(_HELP.format(commands="\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())))
+        return 0
+    if arguments[0] == "--version":
+        print(f"ralseg {__version__}")
+        return 0
+    if arguments[0] not in COMMANDS:
+        print(f"ralseg: unknown command {arguments[0]!r}; commands are {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    quiet_libraries()
+    try:
+        return run(resolve_configs(arguments))
+    except RalsegError as error:
+        if os.environ.get("RALSEG_DEBUG"):
+            raise
+        print(f"ralseg: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def run(arguments: list[str]) -> int:
+    """Import what the command needs and run it."""
+    from ralseg import commands
+
+    return commands.run(arguments)
+
+
+def entry_point() -> None:
+    """The console script."""
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""The commands behind the front door, each a typed parser over the classes that do the work."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import SUPPRESS, ActionConfigFile, ArgumentParser
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+
+from ralseg import run_folder
+from ralseg.data.module import SegmentationData
+from ralseg.errors import ConfigError
+from ralseg.segmenter import FPNSegmenter
+from ralseg.tracking import RunLogger
+from ralseg.trainer import SCORE, RunTrainer
+
+
+class ConfigInRunFolder(SaveConfigCallback):
+    """Writes the resolved configuration into the run's folder and to MLflow, never over another one."""
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Write ``config.yaml``, or ``config-001.yaml`` where a resumed run finds one."""
+        folder = Path(trainer.default_root_dir)
+        path = run_folder.numbered(folder, "config", ".yaml")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.parser.save(self.config, str(path), skip_none=False)
+        for logger in trainer.loggers:
+            if isinstance(logger, RunLogger):
+                logger.log_file(path)
+
+
+class SegmenterCLI(LightningCLI):
+    """`ralseg pretrain` and `ralseg test`: one configuration serves both."""
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """The commands, with the arguments that are not the user's to give."""
+        lightning_only = {"model", "dataloaders", "datamodule", "ckpt_path", "verbose", "weights_only"}
+        return {"pretrain": {"model", "datamodule"}, "test": lightning_only}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Early stopping on the reward set, and what the model learns from the data."""
+        parser.add_lightning_class_args(EarlyStopping, "early_stopping")
+        parser.set_defaults(
+            {"early_stopping.monitor": SCORE, "early_stopping.mode": "max", "early_stopping.patience": 10}
+        )
+        parser.link_arguments("data.class_names", "model.class_names", apply_on="instantiate")
+        parser.link_arguments("seed_everything", "data.seed")
+
+
+def run_segmenter(arguments: list[str]) -> int:
+    """Run `pretrain` or `test`."""
+    SegmenterCLI(
+        FPNSegmenter,
+        SegmentationData,
+        trainer_class=RunTrainer,
+        save_config_callback=ConfigInRunFolder,
+        save_config_kwargs={"save_to_log_dir": False},
+        seed_everything_default=0,
+        auto_configure_optimizers=False,
+        load_from_checkpoint_support=False,
+        parser_kwargs={"prog": "ralseg"},
+        args=arguments,
+    )
+    return 0
+
+
+def run_data(arguments: list[str]) -> int:
+    """Run `data check`. Other commands' keys may stand in its configuration and are passed over."""
+    if arguments[:1] != ["check"]:
+        raise ConfigError("usage: ralseg data check --config NAME.yaml [--out FOLDER]")
+    from ralseg.data.check import check_data
+
+    parser = ArgumentParser(prog="ralseg data check", description=check_data.__doc__)
+    parser.add_argument("-c", "--config", action=ActionConfigFile, help="A configuration of any command.")
+    parser.add_class_arguments(SegmentationData, "data")
+    parser.add_argument("--out", type=str, default="data_check", help="Folder for the report and the contact sheet.")
+    for key in ("seed_everything", "trainer", "model", "early_stopping", "ckpt_path", "ckpt"):
+        parser.add_argument(f"--{key}", type=Any, default=SUPPRESS, help=SUPPRESS)
+    config = parser.parse_args(arguments[1:])
+    data = parser.instantiate_classes(config).data
+    return check_data(data, Path(config.out))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command that ``arguments`` begin with."""
+    # LightningCLI warns when it is given arguments while sys.argv has some too
+    sys.argv = ["ralseg"]
+    if arguments[0] == "data":
+        return run_data(arguments[1:])
+    return run_segmenter(arguments)

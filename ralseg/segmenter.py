@@ -1,0 +1,326 @@
+"""The segmenter f: an FPN that trains alone (theta_0, final training) or as a player of the game."""
+
+import logging
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+import segmentation_models_pytorch as smp
+import torch
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from torch import Tensor
+from torch.nn import functional
+
+from ralseg import __version__, encoders
+from ralseg.data.cache import TensorCache
+from ralseg.data.module import SegmentationData
+from ralseg.data.readers import IGNORE
+from ralseg.data.samples import Batch
+from ralseg.errors import ConfigError
+from ralseg.metrics import IoU
+
+log = logging.getLogger(__name__)
+
+
+def masked_cross_entropy(logits: Tensor, mask: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Weighted mean cross-entropy over labelled pixels; 0, not NaN, where there is none.
+
+    Args:
+        logits: [B, C, H, W].
+        mask: [B, H, W] class indices, 255 = not labelled.
+        weight: [C] or None.
+    """
+    target = mask.long()
+    loss = functional.cross_entropy(logits, target, weight, ignore_index=IGNORE, reduction="sum")
+    labelled = target != IGNORE
+    total = labelled.sum() if weight is None else weight[target[labelled]].sum()
+    return loss / total.clamp(min=torch.finfo(loss.dtype).tiny)
+
+
+def inverse_sqrt_weights(frequencies: Tensor) -> Tensor:
+    """Class weights 1/sqrt(frequency), scaled to mean 1 over pixels; absent classes get the largest."""
+    present = frequencies > 0
+    weights = frequencies.clamp(min=1e-12).rsqrt()
+    weights = torch.where(present, weights, weights[present].max())
+    return weights / (weights * frequencies).sum()
+
+
+@lru_cache(maxsize=32)
+def _upsampling_matrix(small: int, padded: int, kept: int, stride: int) -> Tensor:
+    """Linear interpolation from ``small`` to ``padded`` points (ends aligned), every ``stride``-th of ``kept``."""
+    position = torch.arange(0, kept, stride, dtype=torch.float64) * (small - 1) / max(padded - 1, 1)
+    low = position.floor().long().clamp(max=max(small - 2, 0))
+    fraction = position - low
+    matrix = torch.zeros(len(position), small, dtype=torch.float64)
+    rows = torch.arange(len(position))
+    matrix[rows, low] = 1 - fraction
+    matrix[rows, (low + 1).clamp(max=small - 1)] += fraction
+    return matrix.float()
+
+
+class FPNSegmenter(pl.LightningModule):
+    """A feature pyramid network around any encoder of segmentation-models-pytorch.
+
+    Args:
+        class_names: Names of the classes; the command line takes them from the data.
+        encoder: Encoder name of segmentation-models-pytorch (paper: resnet50).
+        encoder_weights: ``imagenet`` (downloaded), ``efficientnet_lite0`` (installed by pip),
+            ``none``, or a file of weights for this encoder.
+        pyramid_channels: Width of the pyramid.
+        segmentation_channels: Width of the segmentation branch, a multiple of 32.
+        dropout: Dropout before the last layer; BALD samples from it.
+        freeze_encoder: Train the decoder only.
+        cache_features: With a frozen encoder, compute its features once an image for the whole run.
+        feature_cache_gb: How many GB of features are kept in RAM; the rest goes to disk.
+        label_stride: Train and score on every n-th row and column of pixels, 1, 2 or 4: cheaper on a
+            small CPU. Tests always use every pixel.
+        class_weights: ``none``, or ``inverse_sqrt``: weigh a class by 1/sqrt of its frequency in the
+            labelled images ("ours": without, rare classes stay near 0 at small scale).
+        optimizer: Made for the trainable parameters (paper: SGD, momentum 0.95, weight decay 1e-4).
+        scheduler: Learning-rate schedule, stepped after each training step.
+    """
+
+    class_weight: Tensor
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        class_names: tuple[str, ...],
+        encoder: str = "resnet50",
+        encoder_weights: str = "imagenet",
+        pyramid_channels: int = 256,
+        segmentation_channels: int = 128,
+        dropout: float = 0.2,
+        freeze_encoder: bool = False,
+        cache_features: bool = False,
+        feature_cache_gb: float = 4.0,
+        label_stride: Literal[1, 2, 4] = 1,
+        class_weights: Literal["none", "inverse_sqrt"] = "none",
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(
+            parameters, lr=1e-3, momentum=0.95, weight_decay=1e-4
+        ),
+        scheduler: LRSchedulerCallable | None = None,
+    ) -> None:
+        super().__init__()
+        if segmentation_channels % 32:
+            raise ConfigError(f"model.segmentation_channels={segmentation_channels} must be a multiple of 32")
+        if cache_features and not freeze_encoder:
+            raise ConfigError("model.cache_features needs model.freeze_encoder: a trained encoder's features change")
+        self.class_names = tuple(class_names)
+        self.architecture = {
+            "encoder": encoder,
+            "pyramid_channels": pyramid_channels,
+            "segmentation_channels": segmentation_channels,
+            "class_names": list(self.class_names),
+        }
+        self.freeze_encoder, self.cache_features = freeze_encoder, cache_features
+        self._feature_cache_bytes = int(feature_cache_gb * 1e9)
+        self.label_stride = label_stride
+        self._class_weights = class_weights
+        self._optimizer, self._scheduler = optimizer, scheduler
+
+        self.net = self._build(encoder, encoder_weights, pyramid_channels, segmentation_channels, dropout)
+        if freeze_encoder:
+            self.net.encoder.requires_grad_(False)
+        mean, std = encoders.normalisation(encoder)
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1) * 255, persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1) * 255, persistent=False)
+        self.register_buffer("class_weight", torch.ones(len(self.class_names)))
+        self.features: FeatureCache | None = None
+        self.reward_iou = IoU(self.class_names)
+        self.test_iou = IoU(self.class_names)
+        self.train()
+
+    def _build(self, encoder: str, weights: str, pyramid: int, segmentation: int, dropout: float) -> smp.FPN:
+        from_hub = "imagenet" if weights == "imagenet" else None
+        try:
+            net = smp.FPN(
+                encoder,
+                encoder_weights=from_hub,
+                decoder_pyramid_channels=pyramid,
+                decoder_segmentation_channels=segmentation,
+                decoder_dropout=dropout,
+                classes=len(self.class_names),
+            )
+        except KeyError as error:
+            raise ConfigError(f"model.encoder={encoder!r}: {error.args[0]}") from error
+        except (OSError, RuntimeError) as error:
+            if from_hub is None:
+                raise
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"model.encoder_weights=imagenet: the weights of {encoder} could not be downloaded ({reason}); "
+                + encoders.offline_alternatives(encoder)
+            ) from error
+        if weights == encoders.LITE0:
+            encoders.load_lite0(encoder, net.encoder)
+        elif weights not in ("imagenet", "none"):
+            encoders.load_file(Path(weights), net.encoder)
+        return net
+
+    def train(self, mode: bool = True) -> "FPNSegmenter":
+        """Set training mode; a frozen encoder keeps its statistics."""
+        super().train(mode)
+        if self.freeze_encoder:
+            self.net.encoder.eval()
+        return self
+
+    # -- the network in two halves ---------------------------------------------------------------
+
+    def encode(self, image: Tensor) -> list[Tensor]:
+        """The four feature maps that the decoder reads: [B, 3, H, W] uint8 -> strides 4, 8, 16, 32.
+
+        Images of any size: they are padded at the bottom and right to a multiple of the encoder's stride.
+        """
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze_encoder):
+            pixels = (image.to(self.mean.dtype) - self.mean) / self.std
+            stride = self.net.encoder.output_stride
+            bottom, right = -image.shape[-2] % stride, -image.shape[-1] % stride
+            if bottom or right:
+                pixels = functional.pad(pixels, (0, right, 0, bottom), mode="replicate")
+            features: list[Tensor] = self.net.encoder(pixels)[-4:]
+            return features
+
+    def decode(self, features: list[Tensor], height: int, width: int, stride: int = 1) -> Tensor:
+        """Logits at every ``stride``-th pixel: [B, C, ceil(height / stride), ceil(width / stride)]."""
+        return self.upsample(self.pyramid(features), height, width, stride)
+
+    def pyramid(self, features: list[Tensor]) -> Tensor:
+        """Decoder with its dropout, and the last convolution: [B, C, padded height / 4, padded width / 4]."""
+        coarse: Tensor = self.net.segmentation_head[0](self.net.decoder(features))
+        return coarse
+
+    def upsample(self, coarse: Tensor, height: int, width: int, stride: int = 1) -> Tensor:
+        """The network's own bilinear upsampling, evaluated only where it is asked for."""
+        small_height, small_width = coarse.shape[-2:]
+        if stride == 1:
+            logits = functional.interpolate(coarse, scale_factor=4, mode="bilinear", align_corners=True)
+            return logits[..., :height, :width]
+        rows = _upsampling_matrix(small_height, 4 * small_height, height, stride).to(coarse)
+        columns = _upsampling_matrix(small_width, 4 * small_width, width, stride).to(coarse)
+        return rows @ coarse @ columns.T
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Logits of every pixel: [B, 3, H, W] uint8 -> [B, C, H, W]."""
+        return self.decode(self.encode(image), image.shape[-2], image.shape[-1])
+
+    def logits(self, image: Tensor, index: Tensor, flipped: Tensor | None = None, stride: int = 1) -> Tensor:
+        """As :meth:`forward`, at a stride, with cached features where they are kept.
+
+        Args:
+            image: [B, 3, H, W] uint8.
+            index: [B] positions in the data set, by which features are kept.
+            flipped: [B] bool; None when no image is mirrored.
+            stride: See :meth:`decode`.
+        """
+        features = self.encode(image) if self.features is None else self.features(self, image, index, flipped)
+        return self.decode(features, image.shape[-2], image.shape[-1], stride)
+
+    # -- Lightning -------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Take class weights and the number of images from the data."""
+        data: SegmentationData = self.trainer.datamodule  # type: ignore[attr-defined]
+        if stage == "fit" and self._class_weights == "inverse_sqrt":
+            self.class_weight.copy_(inverse_sqrt_weights(data.fit_class_frequencies()))
+        if self.cache_features and self.features is None:
+            if data.augmentation.crop is not None:
+                raise ConfigError("model.cache_features needs whole images: set data.crop to null")
+            self.features = FeatureCache(len(data.dataset), self._feature_cache_bytes)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Loss of one batch."""
+        stride = self.label_stride
+        logits = self.logits(batch.image, batch.image_index, batch.flipped, stride)
+        loss = masked_cross_entropy(logits, batch.mask[..., ::stride, ::stride], self.class_weight)
+        self.log("segmenter/loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Count hits and misses on the reward set."""
+        stride = self.label_stride
+        logits = self.logits(batch.image, batch.image_index, stride=stride)
+        self.reward_iou.update(logits.argmax(1), batch.mask[..., ::stride, ::stride].long())
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the mean IoU on the reward set."""
+        self.log("reward_set/miou", self.reward_iou.compute(), prog_bar=True)
+        self.reward_iou.reset()
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Count hits and misses on the test set, at every pixel."""
+        self.test_iou.update(self.logits(batch.image, batch.image_index).argmax(1), batch.mask.long())
+
+    def on_test_epoch_end(self) -> None:
+        """Log mean IoU and the IoU of each class that occurs."""
+        self.log("test_set/miou", self.test_iou.compute())
+        self.log_dict({f"test_set/iou/{name}": iou for name, iou in self.test_iou.per_class().items()})
+
+    def configure_optimizers(self) -> Any:
+        """Optimizer and schedule of the trainable parameters."""
+        optimizer = self._optimizer([p for p in self.parameters() if p.requires_grad])
+        if self._scheduler is None:
+            return optimizer
+        scheduler = {"scheduler": self._scheduler(optimizer), "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Say in the file what it fits, in plain values."""
+        checkpoint["ralseg"] = {"version": __version__, "segmenter": self.architecture}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a checkpoint of another architecture, saying what differs."""
+        saved = checkpoint.get("ralseg", {}).get("segmenter")
+        if saved is None:
+            raise ConfigError("this file is not a ralseg segmenter checkpoint (`ralseg pretrain` writes those)")
+        differing = [
+            f"{key}: {saved.get(key)!r} in the checkpoint, {value!r} here"
+            for key, value in self.architecture.items()
+            if saved.get(key) != value
+        ]
+        if differing:
+            raise ConfigError("the checkpoint does not fit this model: " + "; ".join(differing))
+        if self.features is not None:
+            self.features.clear()
+
+
+class FeatureCache:
+    """Features of a frozen encoder, kept for each image and for its mirror image.
+
+    Args:
+        num_images: Number of images in the data set.
+        ram_bytes: How much is kept in RAM; the rest goes to disk.
+    """
+
+    def __init__(self, num_images: int, ram_bytes: int) -> None:
+        self._num_images, self._ram_bytes = num_images, ram_bytes
+        self._cache: TensorCache | None = None
+        self._shapes: list[torch.Size] = []
+
+    def clear(self) -> None:
+        """Forget everything: the encoder has changed."""
+        self._cache = None
+
+    def __call__(self, segmenter: FPNSegmenter, image: Tensor, index: Tensor, flipped: Tensor | None) -> list[Tensor]:
+        """Features of a batch; those not kept yet are computed in one pass and kept."""
+        keys = (index * 2 + (0 if flipped is None else flipped)).tolist()
+        missing = [i for i, key in enumerate(keys) if self._cache is None or key not in self._cache]
+        if missing:
+            with torch.no_grad():
+                self._keep([keys[i] for i in missing], segmenter.encode(image[missing]))
+        assert self._cache is not None
+        flat = self._cache.stack(keys).to(image.device, non_blocking=True)
+        parts = flat.split([shape.numel() for shape in self._shapes], dim=1)
+        return [part.view(len(keys), *shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def _keep(self, keys: list[int], features: list[Tensor]) -> None:
+        if self._cache is None:
+            self._shapes = [feature.shape[1:] for feature in features]
+            size = sum(shape.numel() for shape in self._shapes)
+            self._cache = TensorCache(None, 2 * self._num_images, (size,), features[0].dtype, self._ram_bytes)
+        for key, flat in zip(keys, torch.cat([f.flatten(1) for f in features], 1), strict=True):
+            self._cache.put(key, flat)

@@ -1,0 +1,127 @@
+"""The Trainer that knows about run folders: `ralseg pretrain` and `ralseg test` are methods of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import ModelCheckpoint
+from rich.console import Console
+from rich.table import Table
+
+from ralseg import run_folder
+from ralseg.checkpoints import DurableCheckpointIO
+from ralseg.data.module import SegmentationData
+from ralseg.files import write_atomically
+from ralseg.segmenter import FPNSegmenter
+from ralseg.tracking import RunLogger
+
+SCORE = "reward_set/miou"
+
+
+class RunTrainer(pl.Trainer):
+    """Lightning's Trainer with a run folder, MLflow by default, and durable checkpoints.
+
+    Everything a run writes goes to ``default_root_dir``. ``checkpoints/best.ckpt`` is the best by mean
+    IoU on the reward set, ``checkpoints/last.ckpt`` the one to resume from.
+
+    Args:
+        experiment: MLflow experiment that the run belongs to.
+        overwrite: Discard an earlier run in the same folder.
+        kwargs: All options of Lightning's Trainer. ``logger: false`` turns MLflow off.
+    """
+
+    def __init__(self, experiment: str = "ralseg", overwrite: bool = False, **kwargs: Any) -> None:
+        self.overwrite = overwrite
+        folder = str(kwargs.get("default_root_dir") or "runs/ralseg")
+        kwargs["default_root_dir"] = folder
+        if kwargs.get("logger") in (None, True):
+            kwargs["logger"] = RunLogger(folder, experiment)
+        kwargs["plugins"] = [*_as_list(kwargs.get("plugins")), DurableCheckpointIO()]
+        callbacks = _as_list(kwargs.get("callbacks"))
+        if kwargs.get("enable_checkpointing") is not False:
+            every_n_epochs = kwargs.get("check_val_every_n_epoch") or 1
+            callbacks += self._checkpoint_callbacks(Path(folder), callbacks, every_n_epochs)
+        kwargs["callbacks"] = callbacks
+        super().__init__(**kwargs)
+
+    @staticmethod
+    def _checkpoint_callbacks(folder: Path, callbacks: list[Any], every_n_epochs: int) -> list[ModelCheckpoint]:
+        """Best and last, unless the user brought checkpoint callbacks."""
+        if any(isinstance(callback, ModelCheckpoint) for callback in callbacks):
+            return []
+        where = folder / run_folder.CHECKPOINTS
+        best = ModelCheckpoint(where, "best", monitor=SCORE, mode="max", enable_version_counter=False)
+        last = ModelCheckpoint(
+            where, "last", save_on_train_epoch_end=True, every_n_epochs=every_n_epochs, enable_version_counter=False
+        )
+        return [best, last]
+
+    def pretrain(self, model: FPNSegmenter, datamodule: SegmentationData, ckpt_path: str | None = None) -> None:
+        """Train the segmenter alone: theta_0, or the upper bound of full supervision.
+
+        Args:
+            model: The segmenter.
+            datamodule: The data; ``fit_on`` says which sets' labels are used.
+            ckpt_path: ``last`` goes on with the run in this folder, or starts it; or a file.
+        """
+        folder = Path(self.default_root_dir)
+        if not self.fast_dev_run:  # type: ignore[attr-defined]
+            run_folder.claim(folder, resume=ckpt_path is not None, overwrite=self.overwrite)
+        self.fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
+        best = self.checkpoint_callback
+        if isinstance(best, ModelCheckpoint) and best.best_model_score is not None:
+            score = 100 * float(best.best_model_score)
+            Console().print(f"best {SCORE} {score:.2f} in {best.best_model_path}")
+
+    def test(
+        self,
+        model: pl.LightningModule | None = None,
+        dataloaders: Any = None,
+        ckpt_path: Any = None,
+        verbose: bool = False,
+        datamodule: pl.LightningDataModule | None = None,
+        weights_only: bool | None = True,
+        ckpt: str | None = None,
+    ) -> Any:
+        """Test a segmenter on the test set and show the IoU of each class.
+
+        Args:
+            model: The segmenter.
+            dataloaders: As Lightning's.
+            ckpt_path: As Lightning's; ``ckpt`` goes first.
+            verbose: Also print Lightning's own table.
+            datamodule: The data.
+            weights_only: As Lightning's; code in a checkpoint is never run.
+            ckpt: Checkpoint to test. Default: the best one in the run's folder.
+        """
+        folder = Path(self.default_root_dir)
+        path = Path(ckpt or ckpt_path or run_folder.best_checkpoint(folder))
+        results = super().test(model, dataloaders, path, verbose, datamodule, weights_only)
+        if isinstance(model, FPNSegmenter) and self.is_global_zero:
+            scores = {name: float(value) for name, value in results[0].items()}
+            Console().print(iou_table(scores, model.class_names, str(path)))
+            report = run_folder.numbered(folder, "test", ".json")
+            write_atomically(report, json.dumps({"checkpoint": str(path), **scores}, indent=1) + "\n")
+            for logger in self.loggers:
+                if isinstance(logger, RunLogger):
+                    logger.log_file(report)
+        return results
+
+
+def iou_table(scores: dict[str, float], class_names: tuple[str, ...], caption: str) -> Table:
+    """A table of the IoU of each class and their mean; a class that does not occur gets a dash."""
+    table = Table("class", "IoU %", title="test set", caption=caption)
+    table.columns[1].justify = "right"
+    for name in class_names:
+        iou = scores.get(f"test_set/iou/{name}")
+        table.add_row(name, "-" if iou is None else f"{100 * iou:.2f}")
+    table.add_section()
+    table.add_row("mean", f"{100 * scores['test_set/miou']:.2f}")
+    return table
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list) else [value]
