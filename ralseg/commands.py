@@ -1,6 +1,8 @@
 """The commands behind the front door, each a typed parser over the classes that do the work."""
 
+import logging
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +79,28 @@ def run_data(arguments: list[str]) -> int:
     parser.add_argument("-c", "--config", action=ActionConfigFile, help="A configuration of any command.")
     parser.add_class_arguments(SegmentationData, "data")
     parser.add_argument("--out", type=str, default="data_check", help="Folder for the report and the contact sheet.")
-    for key in ("seed_everything", "trainer", "model", "early_stopping", "ckpt_path", "ckpt"):
+    for key in ("seed_everything", "trainer", "model", "early_stopping", "ckpt"):
         parser.add_argument(f"--{key}", type=Any, default=SUPPRESS, help=SUPPRESS)
     config = parser.parse_args(arguments[1:])
     data = parser.instantiate_classes(config).data
     return check_data(data, Path(config.out))
 
 
+def quiet_console() -> None:
+    """Drop the lines that are no news to anyone who runs ralseg."""
+    expected = ("litlogger", "TPU available", "GPU available")
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
+        lambda record: not any(part in record.getMessage() for part in expected)
+    )
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # Lightning's own use of torch
+    warnings.filterwarnings("ignore", message=r".*module\(s\) in eval mode.*")  # a frozen encoder
+    warnings.filterwarnings("ignore", message=".*exists and is not empty.*")  # a resumed run
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")  # all is cached
+
+
 def run(arguments: list[str]) -> int:
     """Run the command that ``arguments`` begin with."""
+    quiet_console()
     # LightningCLI warns when it is given arguments while sys.argv has some too
     sys.argv = ["ralseg"]
     if arguments[0] == "data":

@@ -6,14 +6,12 @@ from pathlib import Path
 from ralseg.errors import ConfigError
 
 CHECKPOINTS = "checkpoints"
-BEST = "best.ckpt"
-LAST = "last.ckpt"
 _OWN = (CHECKPOINTS, "splits.json", "config*.yaml", "test.json")
 
 
-def best_checkpoint(folder: Path) -> Path:
-    """Where a run keeps its best checkpoint."""
-    return folder / CHECKPOINTS / BEST
+def find_checkpoint(folder: Path, name: str) -> Path:
+    """``best`` or ``last`` of a run's folder, or else ``name`` as a path."""
+    return folder / CHECKPOINTS / f"{name}.ckpt" if name in ("best", "last") else Path(name)
 
 
 def claim(folder: Path, resume: bool, overwrite: bool) -> None:
@@ -27,7 +25,7 @@ def claim(folder: Path, resume: bool, overwrite: bool) -> None:
     if not resume and any((folder / CHECKPOINTS).glob("*.ckpt")):
         if not overwrite:
             raise ConfigError(
-                f"{folder} already holds a run: go on with it by --ckpt_path last, discard it by "
+                f"{folder} already holds a run: go on with it by --ckpt last, discard it by "
                 "--trainer.overwrite true, or give this one another --trainer.default_root_dir"
             )
         for pattern in _OWN:

@@ -57,22 +57,22 @@ class RunTrainer(pl.Trainer):
         )
         return [best, last]
 
-    def pretrain(self, model: FPNSegmenter, datamodule: SegmentationData, ckpt_path: str | None = None) -> None:
+    def pretrain(self, model: FPNSegmenter, datamodule: SegmentationData, ckpt: str | None = None) -> None:
         """Train the segmenter alone: theta_0, or the upper bound of full supervision.
 
         Args:
             model: The segmenter.
             datamodule: The data; ``fit_on`` says which sets' labels are used.
-            ckpt_path: ``last`` goes on with the run in this folder, or starts it; or a file.
+            ckpt: ``last`` goes on with the run in this folder, or starts it; or a file.
         """
         folder = Path(self.default_root_dir)
         if not self.fast_dev_run:  # type: ignore[attr-defined]
-            run_folder.claim(folder, resume=ckpt_path is not None, overwrite=self.overwrite)
-        self.fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
+            run_folder.claim(folder, resume=ckpt is not None, overwrite=self.overwrite)
+        self.fit(model, datamodule=datamodule, ckpt_path=ckpt)
         best = self.checkpoint_callback
         if isinstance(best, ModelCheckpoint) and best.best_model_score is not None:
             score = 100 * float(best.best_model_score)
-            Console().print(f"best {SCORE} {score:.2f} in {best.best_model_path}")
+            Console(soft_wrap=True).print(f"best {SCORE} {score:.2f} in {best.best_model_path}")
 
     def test(
         self,
@@ -93,14 +93,15 @@ class RunTrainer(pl.Trainer):
             verbose: Also print Lightning's own table.
             datamodule: The data.
             weights_only: As Lightning's; code in a checkpoint is never run.
-            ckpt: Checkpoint to test. Default: the best one in the run's folder.
+            ckpt: Checkpoint to test: ``best`` or ``last`` of the run's folder, or a file.
         """
         folder = Path(self.default_root_dir)
-        path = Path(ckpt or ckpt_path or run_folder.best_checkpoint(folder))
+        path = run_folder.find_checkpoint(folder, ckpt or ckpt_path or "best")
         results = super().test(model, dataloaders, path, verbose, datamodule, weights_only)
         if isinstance(model, FPNSegmenter) and self.is_global_zero:
             scores = {name: float(value) for name, value in results[0].items()}
-            Console().print(iou_table(scores, model.class_names, str(path)))
+            Console().print(iou_table(scores, model.class_names))
+            Console(soft_wrap=True).print(f"checkpoint: {path}")
             report = run_folder.numbered(folder, "test", ".json")
             write_atomically(report, json.dumps({"checkpoint": str(path), **scores}, indent=1) + "\n")
             for logger in self.loggers:
@@ -109,9 +110,9 @@ class RunTrainer(pl.Trainer):
         return results
 
 
-def iou_table(scores: dict[str, float], class_names: tuple[str, ...], caption: str) -> Table:
+def iou_table(scores: dict[str, float], class_names: tuple[str, ...]) -> Table:
     """A table of the IoU of each class and their mean; a class that does not occur gets a dash."""
-    table = Table("class", "IoU %", title="test set", caption=caption)
+    table = Table("class", "IoU %", title="test set")
     table.columns[1].justify = "right"
     for name in class_names:
         iou = scores.get(f"test_set/iou/{name}")

@@ -1,0 +1,46 @@
+# Every target makes its own environment first; nothing has to be installed by hand.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ralseg-ready
+# idle OpenMP threads that spin make torch ten times slower on busy cores
+export OMP_WAIT_POLICY ?= PASSIVE
+export GOMP_SPINCOUNT ?= 0
+export MLFLOW_DISABLE_TELEMETRY ?= true
+# tests that need real CamVid run where it is found
+export RALSEG_CAMVID ?= $(abspath $(wildcard ../shared/data/camvid))
+
+.PHONY: help install demo test lint type format bench clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(READY)  ## make .venv and install ralseg with the known versions
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(READY)  ## the main job on synthetic streets, about two minutes
+	$(BIN)/ralseg data check --config synthetic_pretrain.yaml --out runs/demo/data_check
+	$(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --trainer.default_root_dir runs/demo/theta_0 --ckpt last
+	$(BIN)/ralseg test --config synthetic_pretrain.yaml --trainer.default_root_dir runs/demo/theta_0
+
+test: $(READY)  ## all tests
+	$(BIN)/python -m pytest
+
+lint: $(READY)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)  ## let ruff format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)  ## what things cost, as ratios
+	$(BIN)/python benchmarks/data_loading.py
+
+clean:  ## delete the environment and all runs
+	rm -rf $(VENV) runs data_check mlflow.db mlartifacts

@@ -1,0 +1,59 @@
+"""Does decoding or augmentation ever dominate? One epoch through the loader against bare passes.
+
+Run by `make bench`. Both sides train the same network on the same number of images of the same size:
+one gets them from the data module (decoded once, then cached; cropped and flipped anew each epoch), the
+other from tensors that already lie in RAM. Both are timed in turn, and the median of the ratios is given.
+"""
+
+import statistics
+import time
+
+import torch
+
+from ralseg.data import SyntheticStreets
+from ralseg.data.module import SegmentationData
+from ralseg.data.samples import Batch
+from ralseg.data.splits import SplitSizes
+from ralseg.encoders import LITE0, LITE0_ENCODER
+from ralseg.regions import GridShape
+from ralseg.segmenter import FPNSegmenter, masked_cross_entropy
+
+REPEATS = 7
+TARGET = 1.15
+
+
+def train_epoch(model: FPNSegmenter, optimizer: torch.optim.Optimizer, batches) -> float:
+    """Seconds of one pass over ``batches``."""
+    start = time.perf_counter()
+    for batch in batches:
+        optimizer.zero_grad()
+        masked_cross_entropy(model(batch.image), batch.mask).backward()
+        optimizer.step()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Print the ratio for two image sizes."""
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; median of {REPEATS} interleaved epochs")
+    print(f"{'images':>10} {'crop':>10} {'bare s':>8} {'loader s':>9} {'ratio':>6}   target at most {TARGET}")
+    for (height, width), crop in (((128, 192), None), ((360, 480), (224, 224))):
+        dataset = SyntheticStreets(num_train=48, num_val=1, num_test=1, height=height, width=width)
+        data = SegmentationData(dataset, SplitSizes(2, 40), grid=GridShape(4, 6), batch_size=8, crop=crop)
+        data.setup()
+        loader = data.train_dataloader()
+        in_ram = [Batch(*map(torch.clone, batch)) for batch in loader]  # also fills the cache
+        model = FPNSegmenter(data.class_names, LITE0_ENCODER, LITE0, 64, 32)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        train_epoch(model, optimizer, in_ram)
+        pairs = []
+        for epoch in range(REPEATS):
+            loader.sampler.set_epoch(epoch)
+            pairs.append((train_epoch(model, optimizer, in_ram), train_epoch(model, optimizer, loader)))
+        bare, through = (statistics.median(column) for column in zip(*pairs, strict=True))
+        ratio = statistics.median(b / a for a, b in pairs)
+        shown = "none" if crop is None else f"{crop[0]}x{crop[1]}"
+        print(f"{height}x{width:>6} {shown:>10} {bare:8.2f} {through:9.2f} {ratio:6.3f}")
+
+
+if __name__ == "__main__":
+    main()
