@@ -9,6 +9,7 @@ from ralseg.shipped import resolve_configs
 
 COMMANDS = {
     "pretrain": "train a segmenter: theta_0, or the full-supervision upper bound",
+    "fit": "play episodes on labelled images and learn the policy",
     "test": "test a segmenter's checkpoint, IoU class by class",
     "data": "`ralseg data check`: counts, class frequencies, a contact sheet, every problem found",
 }

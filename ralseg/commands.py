@@ -12,8 +12,10 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
 from ralseg import run_folder
+from ralseg.al_trainer import ActiveLearningTrainer
 from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError
+from ralseg.ralis import Ralis
 from ralseg.segmenter import FPNSegmenter
 from ralseg.tracking import RunLogger
 from ralseg.trainer import SCORE, RunTrainer
@@ -52,12 +54,37 @@ class SegmenterCLI(LightningCLI):
         parser.link_arguments("seed_everything", "data.seed")
 
 
-def run_segmenter(arguments: list[str]) -> int:
-    """Run `pretrain` or `test`."""
-    SegmenterCLI(
-        FPNSegmenter,
+class SegmenterOfSeedCLI(SegmenterCLI):
+    """One of several `pretrain` runs that differ in their seed."""
+
+    def before_instantiate_classes(self) -> None:
+        """Give the run the folder ``seed<number>`` below the configured one."""
+        config = self.config[self.config["subcommand"]]
+        folder = Path(config["trainer"]["default_root_dir"] or "runs/ralseg")
+        config["trainer"]["default_root_dir"] = str(folder / f"seed{config['seed_everything']}")
+
+
+class PolicyCLI(LightningCLI):
+    """`ralseg fit`."""
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """The command, with the arguments that are not the user's to give."""
+        lightning_only = {"train_dataloaders", "val_dataloaders", "ckpt_path", "weights_only"}
+        return {"fit": {"model", "datamodule"} | lightning_only}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """What the segmenter learns from the data."""
+        parser.link_arguments("data.class_names", "model.segmenter.init_args.class_names", apply_on="instantiate")
+        parser.link_arguments("seed_everything", "data.seed")
+
+
+def run_cli(cli: type[LightningCLI], model: type, trainer: type, arguments: list[str]) -> int:
+    """Parse ``arguments`` and run their command."""
+    cli(
+        model,
         SegmentationData,
-        trainer_class=RunTrainer,
+        trainer_class=trainer,
         save_config_callback=ConfigInRunFolder,
         save_config_kwargs={"save_to_log_dir": False},
         seed_everything_default=0,
@@ -66,6 +93,21 @@ def run_segmenter(arguments: list[str]) -> int:
         parser_kwargs={"prog": "ralseg"},
         args=arguments,
     )
+    return 0
+
+
+def run_pretrain(arguments: list[str]) -> int:
+    """Run `pretrain`; with `--seeds 0,1,2`, once for each seed, each in a folder of its own."""
+    if "--seeds" not in arguments:
+        return run_cli(SegmenterCLI, FPNSegmenter, RunTrainer, arguments)
+    place = arguments.index("--seeds")
+    try:
+        seeds = [int(seed) for seed in arguments[place + 1].split(",")]
+    except (IndexError, ValueError):
+        raise ConfigError("--seeds takes whole numbers with commas between, 0,1,2 for example") from None
+    rest = arguments[:place] + arguments[place + 2 :]
+    for seed in seeds:
+        run_cli(SegmenterOfSeedCLI, FPNSegmenter, RunTrainer, [*rest, "--seed_everything", str(seed)])
     return 0
 
 
@@ -105,4 +147,6 @@ def run(arguments: list[str]) -> int:
     sys.argv = ["ralseg"]
     if arguments[0] == "data":
         return run_data(arguments[1:])
-    return run_segmenter(arguments)
+    if arguments[0] == "fit":
+        return run_cli(PolicyCLI, Ralis, ActiveLearningTrainer, arguments)
+    return run_pretrain(arguments)

@@ -225,16 +225,24 @@ class FPNSegmenter(pl.LightningModule):
         data: SegmentationData = self.trainer.datamodule  # type: ignore[attr-defined]
         if stage == "fit" and self._class_weights == "inverse_sqrt":
             self.class_weight.copy_(inverse_sqrt_weights(data.fit_class_frequencies()))
+        self.prepare(data)
+
+    def prepare(self, data: SegmentationData) -> None:
+        """Make room for cached features, where they are wanted."""
         if self.cache_features and self.features is None:
             if data.augmentation.crop is not None:
                 raise ConfigError("model.cache_features needs whole images: set data.crop to null")
             self.features = FeatureCache(len(data.dataset), self._feature_cache_bytes)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Loss of one batch."""
+    def loss(self, batch: Batch) -> Tensor:
+        """Cross-entropy over the labelled pixels of a batch."""
         stride = self.label_stride
         logits = self.logits(batch.image, batch.image_index, batch.flipped, stride)
-        loss = masked_cross_entropy(logits, batch.mask[..., ::stride, ::stride], self.class_weight)
+        return masked_cross_entropy(logits, batch.mask[..., ::stride, ::stride], self.class_weight)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Loss of one batch."""
+        loss = self.loss(batch)
         self.log("segmenter/loss", loss, prog_bar=True)
         return loss
 
@@ -275,7 +283,7 @@ class FPNSegmenter(pl.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint of another architecture, saying what differs."""
         saved = checkpoint.get("ralseg", {}).get("segmenter")
-        if saved is None:
+        if not isinstance(saved, dict):
             raise ConfigError("this file is not a ralseg segmenter checkpoint (`ralseg pretrain` writes those)")
         differing = [
             f"{key}: {saved.get(key)!r} in the checkpoint, {value!r} here"
@@ -284,8 +292,17 @@ class FPNSegmenter(pl.LightningModule):
         ]
         if differing:
             raise ConfigError("the checkpoint does not fit this model: " + "; ".join(differing))
-        if self.features is not None:
+        if self.features is not None and not self._has_encoder_of(checkpoint["state_dict"]):
             self.features.clear()
+
+    def _has_encoder_of(self, state: dict[str, Tensor]) -> bool:
+        own = self.net.encoder.state_dict(prefix="net.encoder.")
+        return all(key in state and torch.equal(tensor.cpu(), state[key].cpu()) for key, tensor in own.items())
+
+    def load_weights(self, checkpoint: dict[str, Any]) -> None:
+        """Take the weights of a ``ralseg pretrain`` checkpoint, if they fit."""
+        self.on_load_checkpoint(checkpoint)
+        self.load_state_dict(checkpoint["state_dict"])
 
 
 class FeatureCache:

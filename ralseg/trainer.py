@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from rich.console import Console
 from rich.table import Table
 
@@ -28,10 +28,17 @@ class RunTrainer(pl.Trainer):
     Args:
         experiment: MLflow experiment that the run belongs to.
         overwrite: Discard an earlier run in the same folder.
+        checkpoint_every: Epochs between checkpoints to resume from. None: as often as validation.
         kwargs: All options of Lightning's Trainer. ``logger: false`` turns MLflow off.
     """
 
-    def __init__(self, experiment: str = "ralseg", overwrite: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        experiment: str = "ralseg",
+        overwrite: bool = False,
+        checkpoint_every: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.overwrite = overwrite
         folder = str(kwargs.get("default_root_dir") or "runs/ralseg")
         kwargs["default_root_dir"] = folder
@@ -39,23 +46,17 @@ class RunTrainer(pl.Trainer):
             kwargs["logger"] = RunLogger(folder, experiment)
         kwargs["plugins"] = [*_as_list(kwargs.get("plugins")), DurableCheckpointIO()]
         callbacks = _as_list(kwargs.get("callbacks"))
-        if kwargs.get("enable_checkpointing") is not False:
-            every_n_epochs = kwargs.get("check_val_every_n_epoch") or 1
-            callbacks += self._checkpoint_callbacks(Path(folder), callbacks, every_n_epochs)
+        brought = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
+        if kwargs.get("enable_checkpointing") is not False and not brought:
+            every_n_epochs = checkpoint_every or kwargs.get("check_val_every_n_epoch") or 1
+            folder_of_checkpoints = Path(folder) / run_folder.CHECKPOINTS
+            callbacks += [self.best_checkpoint(folder_of_checkpoints), last(folder_of_checkpoints, every_n_epochs)]
         kwargs["callbacks"] = callbacks
         super().__init__(**kwargs)
 
-    @staticmethod
-    def _checkpoint_callbacks(folder: Path, callbacks: list[Any], every_n_epochs: int) -> list[ModelCheckpoint]:
-        """Best and last, unless the user brought checkpoint callbacks."""
-        if any(isinstance(callback, ModelCheckpoint) for callback in callbacks):
-            return []
-        where = folder / run_folder.CHECKPOINTS
-        best = ModelCheckpoint(where, "best", monitor=SCORE, mode="max", enable_version_counter=False)
-        last = ModelCheckpoint(
-            where, "last", save_on_train_epoch_end=True, every_n_epochs=every_n_epochs, enable_version_counter=False
-        )
-        return [best, last]
+    def best_checkpoint(self, folder: Path) -> Checkpoint:
+        """The callback that keeps ``best.ckpt``."""
+        return ModelCheckpoint(folder, "best", monitor=SCORE, mode="max", enable_version_counter=False)
 
     def pretrain(self, model: FPNSegmenter, datamodule: SegmentationData, ckpt: str | None = None) -> None:
         """Train the segmenter alone: theta_0, or the upper bound of full supervision.
@@ -108,6 +109,13 @@ class RunTrainer(pl.Trainer):
                 if isinstance(logger, RunLogger):
                     logger.log_file(report)
         return results
+
+
+def last(folder: Path, every_n_epochs: int) -> ModelCheckpoint:
+    """The checkpoint to resume from. Not the same callback as "best": that would refresh both together."""
+    return ModelCheckpoint(
+        folder, "last", save_on_train_epoch_end=True, every_n_epochs=every_n_epochs, enable_version_counter=False
+    )
 
 
 def iou_table(scores: dict[str, float], class_names: tuple[str, ...]) -> Table:

@@ -6,11 +6,13 @@ from pathlib import Path
 import ralseg
 
 MODULES = """
-ralseg ralseg.errors ralseg.files ralseg.shipped ralseg.regions ralseg.ledger ralseg.run_folder
+ralseg ralseg.errors ralseg.randomness ralseg.files ralseg.shipped ralseg.regions ralseg.ledger ralseg.run_folder
 ralseg.data.readers ralseg.data.base ralseg.data.camvid ralseg.data.cityscapes ralseg.data.gtav ralseg.data.folder
 ralseg.data.synthetic ralseg.data ralseg.data.cache ralseg.data.masks ralseg.oracle ralseg.data.samples
 ralseg.data.splits ralseg.data.module ralseg.data.check ralseg.encoders ralseg.metrics ralseg.segmenter
-ralseg.checkpoints ralseg.tracking ralseg.trainer ralseg.commands ralseg.cli ralseg.__main__
+ralseg.checkpoints ralseg.tracking ralseg.trainer ralseg.features ralseg.representation ralseg.replay ralseg.query
+ralseg.policies ralseg.game ralseg.curves ralseg.ralis ralseg.play ralseg.loop ralseg.progress ralseg.al_trainer
+ralseg.commands ralseg.cli ralseg.__main__
 """
 ORDER = MODULES.split()
 ROOT = Path(ralseg.__file__).parent

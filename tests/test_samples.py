@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralseg.data.readers import IGNORE
-from ralseg.data.samples import Augmentation, Draw, SeededSampler, mixed_seed
+from ralseg.data.samples import Augmentation, Draw, SeededSampler
 from ralseg.errors import ConfigError, HiddenLabelError
 from ralseg.oracle import RevealedLabels
+from ralseg.randomness import mixed_seed
 from ralseg.segmenter import masked_cross_entropy
 
 

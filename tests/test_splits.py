@@ -11,7 +11,7 @@ from ralseg.data.splits import (
     SETS,
     Splits,
     SplitSizes,
-    choose_state_set,
+    choose_representative,
     class_distance,
     draw_splits,
     load_splits,
@@ -43,7 +43,7 @@ def test_the_seed_decides():
 def test_state_set_is_closer_to_the_train_set_than_random_draws():
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 1000, (60, 8)) * (rng.random((60, 8)) < 0.3)
-    rows, distance = choose_state_set(counts, 5, np.random.default_rng(1))
+    rows, distance = choose_representative(counts, 5, np.random.default_rng(1))
     assert len(set(rows)) == 5
     others = counts.sum(0) - counts[rows].sum(0)
     assert distance == pytest.approx(class_distance(counts[rows].sum(0), others))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from jsonargparse.typing import lazy_instance
 from torch import Tensor
@@ -15,11 +16,20 @@ from torchvision.transforms.v2 import functional as transforms
 from ralseg.data.base import SegmentationDataset
 from ralseg.data.cache import TensorCache
 from ralseg.data.masks import MaskVault
-from ralseg.data.samples import Augmentation, Batch, Box, Samples, SeededSampler, mixed_seed
-from ralseg.data.splits import Splits, SplitSizes, draw_splits, load_splits, save_splits
+from ralseg.data.samples import Augmentation, Batch, Box, Draw, Samples, SeededSampler
+from ralseg.data.splits import (
+    Splits,
+    SplitSizes,
+    choose_representative,
+    class_counts,
+    draw_splits,
+    load_splits,
+    save_splits,
+)
 from ralseg.data.synthetic import SyntheticStreets
 from ralseg.errors import ConfigError, DataError
 from ralseg.oracle import MaskOracle, RevealedLabels
+from ralseg.randomness import stream
 from ralseg.regions import GridShape, RegionGrid
 
 log = logging.getLogger(__name__)
@@ -38,6 +48,8 @@ class SegmentationData(pl.LightningDataModule):
         size: (height, width) that images are resized to; None keeps the files' size.
         grid: How an image is cut into regions.
         fit_on: The sets whose labels ``pretrain`` may use.
+        reward_images: Score on a fixed subset of so many images of the reward set, chosen so that its
+            classes are distributed like the whole set's. None: all of them (paper).
         fit_images: Use only so many images of ``fit_on``, drawn with the run's seed. None: all.
         batch_size: Samples in a training batch (paper: 32 on CamVid, 16 on Cityscapes).
         eval_batch_size: Images in a batch without gradients.
@@ -57,6 +69,7 @@ class SegmentationData(pl.LightningDataModule):
         size: tuple[int, int] | None = None,
         grid: GridShape = _DEFAULT_GRID,
         fit_on: list[str] = ["train_set"],  # noqa: B006 - jsonargparse shows it as the default; never written to
+        reward_images: int | None = None,
         fit_images: int | None = None,
         batch_size: int = 16,
         eval_batch_size: int = 16,
@@ -77,7 +90,8 @@ class SegmentationData(pl.LightningDataModule):
         self._size = size
         self._grid_shape = grid
         self.fit_on = list(fit_on)
-        self.fit_images = fit_images
+        self.reward_images, self.fit_images = reward_images, fit_images
+        self.step_loader: DataLoader[Batch] | None = None
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.augmentation = Augmentation(crop, flip)
         self._cache_bytes = int(cache_gb * 1e9)
@@ -179,7 +193,7 @@ class SegmentationData(pl.LightningDataModule):
             return indices
         if not 1 <= self.fit_images <= len(indices):
             raise ConfigError(f"data.fit_images={self.fit_images}, but data.fit_on has {len(indices)} images")
-        generator = torch.Generator().manual_seed(mixed_seed(self.seed, 1))
+        generator = stream(self.seed, "fit images")
         chosen = torch.randperm(len(indices), generator=generator)[: self.fit_images]
         return sorted(indices[i] for i in chosen.tolist())
 
@@ -217,29 +231,44 @@ class SegmentationData(pl.LightningDataModule):
         return Samples(self.images, indices, lambda position: labels.mask(groups[position]), self.augmentation, boxes)
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Images of ``fit_on``, shuffled and augmented."""
+        """The regions that the game shows, if one is on; else images of ``fit_on``, shuffled and augmented."""
+        if self.step_loader is not None:
+            return self.step_loader
         indices = self.fit_indices()
         self.masks.open(indices)
         samples = self.image_samples(indices, augment=True)
         return self.loader(samples, SeededSampler(len(samples), self.seed), self.batch_size)
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        """The reward set."""
-        return self._eval_loader("reward_set")
+        """The reward set, or its subset of ``reward_images``."""
+        return self._eval_loader(self._reward_indices(), "reward_set")
+
+    def _reward_indices(self) -> list[int]:
+        indices = self.labelled_images("reward_set")
+        if self.reward_images is None or self.reward_images >= len(indices):
+            return indices
+        counts = np.stack([class_counts(self.dataset, i) for i in indices])
+        rows, _ = choose_representative(counts, self.reward_images, np.random.default_rng(0))
+        return [indices[row] for row in rows]
 
     def test_dataloader(self) -> DataLoader[Batch]:
         """The test set, whose labels are opened here and nowhere else."""
-        return self._eval_loader("test_set")
+        return self._eval_loader(self.labelled_images("test_set"), "test_set")
 
-    def _eval_loader(self, name: str) -> DataLoader[Batch]:
-        indices = self.labelled_images(name)
+    def _eval_loader(self, indices: list[int], name: str) -> DataLoader[Batch]:
         if not indices:
             raise ConfigError(f"the {name} is empty; check data.splits")
         self.masks.open(indices)
         samples = self.image_samples(indices, augment=False)
         return self.loader(samples, SeededSampler(len(samples), shuffle=False), self.eval_batch_size)
 
-    def loader(self, samples: Samples, sampler: SeededSampler, batch_size: int) -> DataLoader[Batch]:
+    def show_regions(self, name: str, regions: Tensor, labels: RevealedLabels, seed: int) -> None:
+        """Make ``train_dataloader`` give one pass over labelled regions, augmented by ``seed``."""
+        samples = self.region_samples(name, [[region] for region in regions.tolist()], labels)
+        draws = list(SeededSampler(len(samples), seed))
+        self.step_loader = self.loader(samples, draws, self.batch_size)
+
+    def loader(self, samples: Samples, sampler: SeededSampler | list[Draw], batch_size: int) -> DataLoader[Batch]:
         """A loader with this module's workers."""
         return DataLoader(
             samples,

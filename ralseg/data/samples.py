@@ -10,6 +10,7 @@ from torch.utils.data import Dataset, Sampler
 from torchvision.transforms.v2 import functional as transforms
 
 from ralseg.data.cache import TensorCache
+from ralseg.randomness import mixed_seed
 
 Box = tuple[int, int, int, int]
 """x, y, width, height in pixels."""
@@ -139,14 +140,3 @@ class SeededSampler(Sampler[Draw]):
             order = torch.randperm(self.num_samples, generator=generator)
         seeds = torch.randint(2**62, (self.num_samples,), generator=generator)
         yield from map(Draw, order.tolist(), seeds.tolist())
-
-
-def mixed_seed(*parts: int) -> int:
-    """One well-mixed 63-bit seed from several numbers (splitmix64), so that streams do not overlap."""
-    state = 0
-    for part in parts:
-        state = (state ^ (part & (2**64 - 1))) + 0x9E3779B97F4A7C15 & (2**64 - 1)
-        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & (2**64 - 1)
-        state = (state ^ state >> 27) * 0x94D049BB133111EB & (2**64 - 1)
-        state ^= state >> 31
-    return state >> 1

@@ -76,8 +76,8 @@ def class_distance(first: NDArray[np.int64], second: NDArray[np.int64]) -> float
     return float(jensenshannon(first + 1e-9, second + 1e-9, base=2))
 
 
-def choose_state_set(counts: NDArray[np.int64], size: int, rng: np.random.Generator) -> tuple[list[int], float]:
-    """Pick ``size`` rows of ``counts`` [images, classes] distributed like the remaining rows.
+def choose_representative(counts: NDArray[np.int64], size: int, rng: np.random.Generator) -> tuple[list[int], float]:
+    """Pick ``size`` rows of ``counts`` [images, classes] whose sum is distributed like the remaining rows'.
 
     Starts from the best of many random draws and improves it by swaps. Returns the rows and the
     Jensen-Shannon distance that is left.
@@ -119,7 +119,9 @@ def draw_splits(dataset: SegmentationDataset, sizes: SplitSizes) -> Splits:
     test = _take(free[test_subset], sizes.test, "test", test_subset)
 
     counts = np.stack([class_counts(dataset, i) for i in known]) if known else np.zeros((0, 1), np.int64)
-    rows, _ = choose_state_set(counts, sizes.state, rng) if 0 < sizes.state < len(known) else (range(sizes.state), 0)
+    rows, _ = (
+        choose_representative(counts, sizes.state, rng) if 0 < sizes.state < len(known) else (range(sizes.state), 0)
+    )
     state = sorted(known[row] for row in rows)
     train = sorted(set(known) - set(state))
     return Splits(state, train, sorted(reward), sorted(acquisition), sorted(test))

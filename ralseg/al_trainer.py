@@ -1,0 +1,158 @@
+"""The Trainer of the game: `ralseg fit`."""
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from rich.console import Console
+
+from ralseg import curves, run_folder
+from ralseg.data.module import SegmentationData
+from ralseg.errors import ConfigError
+from ralseg.files import write_atomically
+from ralseg.game import GameConfig, plan_episodes
+from ralseg.loop import ActiveLearningLoop
+from ralseg.play import Play
+from ralseg.progress import GameProgress
+from ralseg.ralis import Ralis
+from ralseg.tracking import RunLogger
+from ralseg.trainer import RunTrainer
+
+# Trainer options that the loop depends on, and what they must be
+_NEEDED = {"reload_dataloaders_every_n_epochs": 1, "check_val_every_n_epoch": 1, "num_sanity_val_steps": 0}
+_DEFAULT_GAME = GameConfig()
+
+
+class ActiveLearningTrainer(RunTrainer):
+    """Plays episodes and trains the policy; every step of the game is one epoch to Lightning.
+
+    Args:
+        game: The rules.
+        checkpoint_every: Steps between checkpoints to resume from. None: once an episode.
+        kwargs: All options of Lightning's Trainer but those that the loop sets itself.
+    """
+
+    def __init__(self, game: GameConfig = _DEFAULT_GAME, checkpoint_every: int | None = None, **kwargs: Any) -> None:
+        self.game = game
+        for key, needed in _NEEDED.items():
+            # the command line gives every option its default; only a deliberate other value is an error
+            if kwargs.get(key) not in (None, needed, 0, 1):
+                raise ConfigError(f"trainer.{key}={kwargs[key]} breaks the game's loop; leave it at {needed}")
+            kwargs[key] = needed
+        if kwargs.get("limit_val_batches") == 0:
+            raise ConfigError("trainer.limit_val_batches=0 leaves no reward; leave it out")
+        if kwargs.get("max_epochs") is None:
+            kwargs["max_epochs"] = len(plan_episodes(game)) * game.steps_per_episode
+        callbacks = kwargs.get("callbacks") or []
+        callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+        if kwargs.get("enable_progress_bar") is not False and not any(isinstance(c, ProgressBar) for c in callbacks):
+            callbacks = [*callbacks, GameProgress()]
+        kwargs["callbacks"] = callbacks
+        super().__init__(checkpoint_every=checkpoint_every or game.steps_per_episode, **kwargs)
+        self.fit_loop = ActiveLearningLoop(self, self.fit_loop)
+
+    def fit(
+        self,
+        model: pl.LightningModule,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        datamodule: pl.LightningDataModule | None = None,
+        ckpt_path: Any = None,
+        weights_only: bool | None = True,
+        ckpt: str | None = None,
+    ) -> None:
+        """Play episodes on the train set and learn which regions to label.
+
+        Args:
+            model: Segmenter and query network.
+            train_dataloaders: Not used: the game makes its own.
+            val_dataloaders: Not used: the reward set comes from the data.
+            datamodule: The data.
+            ckpt_path: As Lightning's; ``ckpt`` goes first.
+            weights_only: As Lightning's; code in a checkpoint is never run.
+            ckpt: ``last`` goes on with the run in this folder, or starts it; or a file.
+        """
+        if not isinstance(model, Ralis) or not isinstance(datamodule, SegmentationData):
+            raise ConfigError("the game needs a Ralis model and a SegmentationData datamodule")
+        path = ckpt or ckpt_path
+        if not self.fast_dev_run:  # type: ignore[attr-defined]
+            run_folder.claim(Path(self.default_root_dir), resume=path is not None, overwrite=self.overwrite)
+        super().fit(model, None, None, datamodule, path, weights_only)
+        play = self.fit_loop.play  # type: ignore[attr-defined]
+        if (
+            play is not None
+            and self.is_global_zero
+            and curves.finished_rounds(play.history, self.game.validation_plays)
+        ):
+            Console(width=110).print(curves.validation_table(play.history, self.game.validation_plays))
+            Console(soft_wrap=True).print(f"policy: {run_folder.find_checkpoint(Path(self.default_root_dir), 'best')}")
+
+    def best_checkpoint(self, folder: Path) -> Checkpoint:
+        """The best policy by greedy validation."""
+        return BestPolicy(folder / "best.ckpt")
+
+    # -- files of the run ------------------------------------------------------------------------
+
+    def episode_finished(self, play: Play, record: dict[str, Any], selected: dict[str, Any]) -> None:
+        """Write what an episode has shown; after a round of validation, what the round says."""
+        if not self.is_global_zero or self.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        folder = Path(self.default_root_dir)
+        name = f"{record['number']:04d}_{record['kind']}_{record['role']}.csv"
+        write_atomically(folder / "episodes" / name, selection_table(play.data, selected))
+        write_atomically(folder / "history.json", json.dumps(play.history) + "\n")
+        if record["kind"] != "validation" or record["role"] != "policy":
+            return
+        if record["round"] in curves.finished_rounds(play.history, self.game.validation_plays):
+            play.ralis.step_metrics |= curves.validation_metrics(play.history, record["round"])
+            picture = folder / "learning_curve.png"
+            curves.draw_learning_curve(play.history, self.game.validation_plays, picture)
+            for logger in self.loggers:
+                if isinstance(logger, RunLogger):
+                    logger.log_file(picture)
+                    logger.log_file(folder / "history.json")
+
+
+class BestPolicy(Checkpoint):
+    """Keeps the policy whose greedy validation had the largest area under the curve.
+
+    Args:
+        path: Where it is kept.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.best = path, -math.inf
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save after a round of validation that was better than all before."""
+        rounds = trainer.fit_loop.play.rounds  # type: ignore[attr-defined]
+        if rounds and not trainer.fast_dev_run and rounds[-1] > self.best:  # type: ignore[attr-defined]
+            self.best = rounds[-1]
+            trainer.save_checkpoint(self.path)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best so far."""
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Return to a saved state."""
+        self.best = state_dict["best"]
+
+
+def selection_table(data: SegmentationData, ledger: dict[str, Any]) -> str:
+    """The regions of an episode in the order in which they were labelled, as CSV."""
+    regions: torch.Tensor = ledger["labelled"]
+    images = data.splits["train_set"]
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["step", "image", "x", "y", "width", "height"])
+    boxes, owners = data.grid.boxes(regions).tolist(), data.grid.image_of(regions).tolist()
+    for step, image, box in zip(ledger["steps"].tolist(), owners, boxes, strict=True):
+        writer.writerow([step, data.dataset.names[images[image]], *box])
+    return text.getvalue()

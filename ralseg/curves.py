@@ -1,0 +1,138 @@
+"""Is the policy better than chance? What greedy validation says, as numbers and as a picture."""
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+Record = dict[str, Any]
+
+
+class Comparison(NamedTuple):
+    """Mean of paired differences, in points of mean IoU, and its standard error."""
+
+    mean: float
+    error: float
+    plays: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.2f} ± {self.error:.2f}"
+
+
+def area(record: Record) -> float:
+    """Area under an episode's curve: mean gain of mIoU over its steps, in points."""
+    start, *rest = record["miou"]
+    return 100 * float(sum(rest) / len(rest) - start)
+
+
+def final_gain(record: Record) -> float:
+    """Gain of mIoU at the end of an episode, in points."""
+    return 100 * float(record["miou"][-1] - record["miou"][0])
+
+
+def validation_games(history: list[Record], role: str, round_number: int = 0) -> dict[int, Record]:
+    """Validation episodes of a role in a round, by the number of their draws."""
+    chosen = (r for r in history if r["kind"] == "validation" and r["role"] == role and r["round"] == round_number)
+    return {record["draw"]: record for record in chosen}
+
+
+def compare(first: dict[int, Record], second: dict[int, Record], measure: Any = area) -> Comparison:
+    """Paired difference first - second over the games that both played."""
+    both = sorted(set(first) & set(second))
+    differences = [measure(first[draw]) - measure(second[draw]) for draw in both]
+    error = statistics.stdev(differences) / math.sqrt(len(both)) if len(both) > 1 else math.nan
+    return Comparison(statistics.mean(differences), error, len(both))
+
+
+def finished_rounds(history: list[Record], plays: int) -> list[int]:
+    """Validation rounds whose games have all been played."""
+    rounds = sorted({r["round"] for r in history if r["kind"] == "validation" and r["role"] == "policy"})
+    return [number for number in rounds if len(validation_games(history, "policy", number)) == plays]
+
+
+def validation_metrics(history: list[Record], round_number: int) -> dict[str, float]:
+    """What is logged after a round: areas and final gains, and paired differences from U and H."""
+    policy = validation_games(history, "policy", round_number)
+    metrics = {
+        "validation/auc": statistics.mean(map(area, policy.values())),
+        "validation/final_gain": statistics.mean(map(final_gain, policy.values())),
+    }
+    for role in ("uniform", "entropy"):
+        games = validation_games(history, role)
+        if games:
+            metrics[f"validation/auc_minus_{role}"] = compare(policy, games).mean
+    return metrics
+
+
+def validation_table(history: list[Record], plays: int) -> Table:
+    """One row a round: the greedy policy beside U and H on the same games."""
+    table = Table(title=f"greedy validation: mIoU gained, points, {plays} games with common random numbers")
+    for name in ("after episodes", "policy: area", "end", "area minus uniform", "area minus entropy"):
+        table.add_column(name, justify="right")
+    for role in ("uniform", "entropy"):
+        games = validation_games(history, role).values()
+        if games:
+            table.add_row(
+                role, f"{statistics.mean(map(area, games)):.2f}", f"{statistics.mean(map(final_gain, games)):.2f}"
+            )
+    table.add_section()
+    for number in finished_rounds(history, plays):
+        policy = validation_games(history, "policy", number)
+        versus = [str(compare(policy, validation_games(history, role))) for role in ("uniform", "entropy")]
+        ends = statistics.mean(map(final_gain, policy.values()))
+        areas = statistics.mean(map(area, policy.values()))
+        table.add_row(str(episodes_before(history, number)), f"{areas:.2f}", f"{ends:.2f}", *versus)
+    return table
+
+
+def episodes_before(history: list[Record], round_number: int) -> int:
+    """Training episodes played before a validation round."""
+    first = min(validation_games(history, "policy", round_number).values(), key=lambda r: r["number"])
+    return sum(1 for r in history if r["kind"] == "train" and r["number"] < first["number"])
+
+
+def draw_learning_curve(history: list[Record], plays: int, path: Path) -> None:
+    """Left: area under the curve of each validation round against U and H. Right: mIoU during the games."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    colours = {"uniform": "#888888", "entropy": "#e08214", "policy": "#2166ac"}
+    rounds = finished_rounds(history, plays)
+    for role in ("uniform", "entropy"):
+        games = validation_games(history, role)
+        if games:
+            left.axhline(statistics.mean(map(area, games.values())), color=colours[role], label=role)
+    if rounds:
+        x = [episodes_before(history, number) for number in rounds]
+        policies = [validation_games(history, "policy", number) for number in rounds]
+        y = [statistics.mean(map(area, games.values())) for games in policies]
+        paired = [compare(games, validation_games(history, "uniform")) for games in policies]
+        errors = [0.0 if math.isnan(p.error) else p.error for p in paired]
+        left.errorbar(
+            x,
+            y,
+            errors,
+            color=colours["policy"],
+            marker="o",
+            capsize=3,
+            label="policy, greedy (± s.e. of policy - uniform)",
+        )
+        last = {"uniform": 0, "entropy": 0, "policy": rounds[-1]}
+        for role, number in last.items():
+            records = validation_games(history, role, number).values()
+            curves = [[100 * (m - r["miou"][0]) for m in r["miou"]] for r in records]
+            mean = [statistics.mean(column) for column in zip(*curves, strict=True)]
+            right.plot(range(len(mean)), mean, color=colours[role], label=role)
+    left.set(xlabel="training episodes", ylabel="mean gain of mIoU over a game, points", title="Learning curve")
+    right.set(xlabel="steps", ylabel="gain of mIoU, points", title=f"Validation games (mean of {plays})")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

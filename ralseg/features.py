@@ -1,0 +1,148 @@
+"""From predictions to what the policy sees: pure tensor functions, vectorised over regions.
+
+Letters: B images, R regions (any number), h x w pixels of a region, C classes, L labelled and M other
+regions. All results are plain floats; no module, no device, no global state.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ralseg.data.readers import IGNORE
+
+POOLED = 8
+"""Entropy maps are pooled to 8 x 8 values (paper)."""
+KL_BINS = 32
+"""Bins of a histogram of divergences (ours: the paper gives no number)."""
+KL_EPSILON = 1e-3
+"""Smoothing of class histograms, so that their divergence is bounded."""
+
+EntropyPooling = Literal["1H", "3H"]
+
+
+def kl_limit(num_classes: int) -> float:
+    """The largest divergence that two smoothed histograms can have: the end of the last bin."""
+    return math.log((1 + KL_EPSILON) / KL_EPSILON) / (1 + num_classes * KL_EPSILON)
+
+
+def entropy_map(logits: Tensor) -> Tensor:
+    """Shannon entropy of each pixel's prediction, divided by log C: [B, C, H, W] -> [B, H, W] in [0, 1]."""
+    log_probability = functional.log_softmax(logits, dim=1)
+    entropy = -(log_probability.exp() * log_probability).sum(1)
+    return (entropy / math.log(logits.shape[1])).clamp(0, 1)
+
+
+def class_histogram(classes: Tensor, num_classes: int) -> Tensor:
+    """Share of each class among the pixels of a region, void left out: [R, h, w] -> [R, C].
+
+    A region with nothing but void has no shares: all zeros.
+    """
+    regions = len(classes)
+    flat = classes.reshape(regions, -1).long()
+    flat = torch.where(flat == IGNORE, num_classes, flat)
+    offsets = torch.arange(regions, device=classes.device)[:, None] * (num_classes + 1)
+    counts = torch.bincount((flat + offsets).flatten(), minlength=regions * (num_classes + 1))
+    counts = counts.reshape(regions, num_classes + 1)[:, :num_classes].float()
+    return counts / counts.sum(1, keepdim=True).clamp(min=1)
+
+
+def pooled_entropy(entropy: Tensor, pooling: EntropyPooling = "3H") -> Tensor:
+    """Entropy maps pooled to 8 x 8: [R, h, w] -> [R, 64] (``1H``: max) or [R, 192] (``3H``: min, mean, max).
+
+    Adaptive cells: no row or column is dropped where 8 does not divide the region.
+    """
+    maps = entropy[:, None]
+    highest = functional.adaptive_max_pool2d(maps, POOLED).flatten(1)
+    if pooling == "1H":
+        return highest
+    lowest = -functional.adaptive_max_pool2d(-maps, POOLED).flatten(1)
+    mean = functional.adaptive_avg_pool2d(maps, POOLED).flatten(1)
+    return torch.cat([lowest, mean, highest], 1)
+
+
+class RegionFeatures(NamedTuple):
+    """What is known of regions from predictions alone."""
+
+    histogram: Tensor  # [R, C] share of predicted classes
+    pooled: Tensor  # [R, 64 or 192] pooled entropy
+    moments: Tensor  # [R, 3] mean, maximum and spatial deviation of the entropy
+
+    def vector(self) -> Tensor:
+        """The paper's description of a region: [R, C + 64 or 192]."""
+        return torch.cat([self.histogram, self.pooled], 1)
+
+    def mean_entropy(self) -> Tensor:
+        """Mean entropy of each region: [R]."""
+        return self.moments[:, 0]
+
+
+def region_features(classes: Tensor, entropy: Tensor, num_classes: int, pooling: EntropyPooling) -> RegionFeatures:
+    """Describe regions by their predicted classes [R, h, w] and entropies [R, h, w]."""
+    flat = entropy.flatten(1)
+    moments = torch.stack([flat.mean(1), flat.amax(1), flat.std(1, correction=0)], 1)
+    return RegionFeatures(class_histogram(classes, num_classes), pooled_entropy(entropy, pooling), moments)
+
+
+def smoothed(histogram: Tensor) -> Tensor:
+    """Mix histograms with a little of the uniform one: [R, C] -> [R, C], rows sum to 1, nothing is 0."""
+    raised = histogram + KL_EPSILON
+    return raised / raised.sum(-1, keepdim=True)
+
+
+def kl_divergence(first: Tensor, second: Tensor) -> Tensor:
+    """KL(first || second) of all pairs of class histograms: [R, C], [M, C] -> [R, M], one matrix product."""
+    p, q = smoothed(first), smoothed(second)
+    own = (p * p.log()).sum(1, keepdim=True)
+    return (own - p @ q.log().T).clamp(min=0)
+
+
+def kl_histogram(first: Tensor, second: Tensor, tile: int = 4096) -> Tensor:
+    """For each region the distribution of its divergences from others: [R, C], [M, C] -> [R, 32].
+
+    Bins are fixed, so "all at distance c/2" and "half at 0, half at c" differ. Without others the
+    result is all zeros. Works in tiles of ``tile`` x ``tile`` pairs: memory does not grow with R x M.
+    """
+    width = kl_limit(first.shape[1]) / KL_BINS
+    counts = first.new_zeros(len(first), KL_BINS)
+    for start in range(0, len(first), tile):
+        rows = first[start : start + tile]
+        offsets = torch.arange(len(rows), device=first.device)[:, None] * KL_BINS
+        for other in second.split(tile) if len(second) else ():
+            bins = (kl_divergence(rows, other) / width).long().clamp(max=KL_BINS - 1)
+            tally = torch.bincount((bins + offsets).flatten(), minlength=len(rows) * KL_BINS)
+            counts[start : start + tile] += tally.reshape(len(rows), KL_BINS)
+    return counts / max(len(second), 1)
+
+
+def standardised(features: Tensor, clip: float = 4.0) -> Tensor:
+    """Z-scores over all regions of a step, clipped; a constant feature becomes 0: [..., A] -> [..., A]."""
+    flat = features.flatten(0, -2)
+    deviation, mean = torch.std_mean(flat, 0, correction=0)
+    scores = (features - mean) / deviation.clamp(min=1e-6)
+    return torch.where(deviation > 1e-6, scores, 0.0).clamp(-clip, clip)
+
+
+def summary_features(regions: RegionFeatures, labelled: Tensor) -> Tensor:
+    """A short description for policies that learn from few games: [R, C + 8].
+
+    Square roots of the class shares; mean, maximum and deviation of the entropy; entropy of the class
+    histogram; mean divergence from the labelled regions [L, C] and from these regions; rarity (shares
+    weighted by 1/sqrt of each class's frequency among the labels); squared centred entropy rank.
+    """
+    histogram = regions.histogram
+    p = smoothed(histogram)
+    mixture = -(p * p.log()).sum(1, keepdim=True)
+    if len(labelled):
+        to_labelled = kl_divergence(histogram, labelled).mean(1, keepdim=True)
+        frequency = smoothed(labelled.mean(0, keepdim=True))
+    else:
+        to_labelled = torch.zeros_like(mixture)
+        frequency = torch.full_like(histogram[:1], 1 / histogram.shape[1])
+    to_others = kl_divergence(histogram, histogram).mean(1, keepdim=True)
+    rarity = (histogram / frequency.sqrt()).sum(1, keepdim=True)
+    rank = regions.mean_entropy().argsort().argsort() / max(len(histogram) - 1, 1) - 0.5
+    parts = [histogram.sqrt(), regions.moments, mixture, to_labelled, to_others, rarity, rank.square()[:, None]]
+    return torch.cat(parts, 1)

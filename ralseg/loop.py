@@ -1,0 +1,146 @@
+"""The ActiveLearningLoop: order of events and saved state. What happens in each is in ``play.py``."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.loops.fit_loop import _FitLoop
+
+from ralseg.errors import ConfigError
+from ralseg.play import Play
+
+if TYPE_CHECKING:
+    from ralseg.al_trainer import ActiveLearningTrainer
+
+
+class ActiveLearningLoop(_FitLoop):
+    """One Lightning epoch is one step of the game; the trainer's own epoch does steps 5 and 6.
+
+    Lightning withdrew loop customisation from its public API in 2.0 but still runs it: this class
+    overrides six methods of ``_FitLoop``, all thin, and ``tests/test_loop.py`` fails when one disappears.
+
+    Args:
+        trainer: The trainer whose loop this is.
+        base: The loop that it takes the place of.
+    """
+
+    def __init__(self, trainer: "ActiveLearningTrainer", base: _FitLoop) -> None:
+        super().__init__(trainer, base.min_epochs, base.max_epochs)
+        self.epoch_loop = base.epoch_loop  # carries max_steps and what fast_dev_run set
+        self.play: Play | None = None
+        self._saved: dict[str, Any] | None = None
+        self._in_step = False
+
+    def setup_data(self) -> None:
+        """Build the training loader, once there are regions to train on."""
+        if self.play is not None and self._in_step:
+            super().setup_data()
+
+    def on_run_start(self) -> None:
+        """Set up the game, or take up a saved one."""
+        trainer: Any = self.trainer
+        self.play = Play(trainer.game, trainer.datamodule, trainer.lightning_module)
+        if self._saved is not None:
+            self.play.load_state_dict(self._saved)
+            self._saved = None
+        super().on_run_start()
+
+    def on_advance_start(self) -> None:
+        """Steps 1 to 4, before the training loader is built."""
+        assert self.play is not None
+        self._in_step, self._started = True, time.perf_counter()
+        if self.play.step == 0 and not self.play.scores:
+            self.play.start_episode()
+            self.play.scores = [self._initial_score()]
+        if self.play.observation is None:
+            self.play.observe()
+        self.play.reveal(self.play.choose())
+        self.max_batches = float("inf")  # of this step: the last one of an episode may be short
+        super().on_advance_start()
+
+    def advance(self) -> None:
+        """Steps 5 and 6: one training iteration on the new regions, then mean IoU on the reward set."""
+        assert self.play is not None
+        with self.play.timed("train and score"):
+            super().advance()
+
+    def on_advance_end(self) -> None:
+        """The reward, the next look, and what is learned from both; then hooks and checkpoints."""
+        assert self.play is not None
+        play, ralis = self.play, self.play.ralis
+        episode = play.episode
+        play.receive(ralis.miou)
+        play.observation = None
+        if not play.is_over:
+            play.observe()
+        play.learn()
+        self._report(episode.kind)
+        if play.is_over:
+            self._finish_episode()
+        self._in_step = False
+        super().on_advance_end()
+
+    def _initial_score(self) -> float:
+        """Mean IoU of theta_0 on the reward set, measured once for each theta_0."""
+        assert self.play is not None
+        name = self.play.weights_name
+        if name not in self.play.initial_scores:
+            self.trainer.validating = True
+            self.epoch_loop.val_loop.run()
+            self.trainer.training = True
+            self.play.initial_scores[name] = self.play.ralis.miou
+        return self.play.initial_scores[name]
+
+    def _report(self, kind: str) -> None:
+        """Leave the step's figures for the root module to log."""
+        assert self.play is not None
+        play = self.play
+        labelled = len(play.ledger)
+        play.ralis.step_metrics |= {
+            "step": float(self.trainer.current_epoch),
+            f"{kind}/miou": play.scores[-1],
+            f"{kind}/gain": play.scores[-1] - play.scores[-2],
+            f"{kind}/labelled": float(labelled),
+            f"{kind}/labelled_percent": 100 * labelled / play.ledger.num_regions,
+            f"{kind}/seconds": time.perf_counter() - self._started,
+            "segmenter/loss": play.ralis.loss,
+            "query/mean": float(play.action_values.mean()),
+            "query/deviation": float(play.action_values.std(correction=0)),
+            "query/epsilon": play.epsilon,
+        }
+        if kind == "train" and play.updates:
+            play.ralis.step_metrics["query/loss"] = play.query_loss
+
+    def _finish_episode(self) -> None:
+        assert self.play is not None
+        trainer: Any = self.trainer
+        play = self.play
+        seconds = dict(play.seconds)
+        selected = play.ledger.state_dict()
+        record = play.finish_episode()
+        play.step, play.scores = 0, []
+        metrics = {
+            f"{record['kind']}/return": record["miou"][-1] - record["miou"][0],
+            f"{record['kind']}/class_entropy": record["class_entropy"],
+        }
+        metrics |= {f"seconds/{part.replace(' ', '_')}": value for part, value in seconds.items()}
+        play.ralis.step_metrics |= metrics
+        trainer.episode_finished(play, record, selected)
+
+    def on_save_checkpoint(self) -> dict[str, Any]:
+        """Lightning's own state, and the game's."""
+        state: dict[str, Any] = super().on_save_checkpoint()
+        if self.play is not None:
+            state |= {"play": self.play.state_dict(), "in_step": self._in_step}
+        return state
+
+    def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
+        """Keep the game's state until the game is set up."""
+        super().on_load_checkpoint(state_dict)
+        if "play" not in state_dict:
+            raise ConfigError("this checkpoint holds no game: `ralseg fit` cannot go on from it")
+        if state_dict["in_step"]:
+            raise ConfigError(
+                "this checkpoint was written in the middle of a step and cannot be resumed exactly; "
+                "use checkpoints/last.ckpt, or set save_on_train_epoch_end for your own checkpoint callbacks"
+            )
+        self._saved = state_dict["play"]

@@ -1,0 +1,341 @@
+"""A game being played: what is labelled, what the agent sees, what it remembers."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ralseg.checkpoints import read_checkpoint
+from ralseg.curves import finished_rounds, validation_metrics
+from ralseg.data.module import SegmentationData
+from ralseg.errors import ConfigError, RalsegError
+from ralseg.features import class_histogram
+from ralseg.game import Episode, GameConfig, PlayedStep, RewardStatistics, pay, plan_episodes, remember
+from ralseg.ledger import RegionLedger
+from ralseg.oracle import RevealedLabels
+from ralseg.policies import Entropy, Learned, Perturbed, Policy, Uniform, choose
+from ralseg.ralis import Ralis
+from ralseg.randomness import stream, stream_seed
+from ralseg.replay import ReplayBuffer, StepMemory, memory_state
+from ralseg.representation import Observation, look, look_at_regions
+
+SET = "train_set"
+
+
+class Play:
+    """All episodes of a run, step by step. The loop says when, this class says what.
+
+    Args:
+        config: The rules.
+        data: The data; the policy plays on its train set.
+        ralis: The two players.
+    """
+
+    def __init__(self, config: GameConfig, data: SegmentationData, ralis: Ralis) -> None:
+        self.config, self.data, self.ralis = config, data, ralis
+        self.seed = data.seed
+        self.plan = plan_episodes(config)
+        self.oracle = data.oracle(SET)
+        self.replay = ReplayBuffer(ralis.query.replay_size)
+        self.statistics = RewardStatistics(config.steps_per_episode)
+        ralis.average.share = config.reward.average
+        self._built_weights = {key: tensor.clone() for key, tensor in ralis.segmenter.state_dict().items()}
+        self.initial_weights = find_weights(config.initial_weights, "initial_weights")
+        self.validation_weights = find_weights(config.validation_weights, "validation_weights") or self.initial_weights
+        self._check_budget()
+
+        self.episode_number, self.step = 0, 0
+        self.training_steps, self.updates = 0, 0
+        self.block_steps: list[PlayedStep] = []
+        self.initial_scores: dict[str, float] = {}
+        self.history: list[dict[str, Any]] = []
+        self.ledger, self.labels = self._fresh_labels()
+        self.observation: Observation | None = None
+        self.scores: list[float] = []
+        self.seconds: dict[str, float] = {}
+        self.query_loss = float("nan")
+
+    def _check_budget(self) -> None:
+        available = len(self.data.splits[SET]) * self.data.grid.cells
+        if self.config.budget > available:
+            raise ConfigError(
+                f"trainer.game.budget={self.config.budget} exceeds the {available} regions of the {SET}; "
+                "lower it or give the set more images (data.splits)"
+            )
+
+    # -- the course of an episode ----------------------------------------------------------------
+
+    @property
+    def episode(self) -> Episode:
+        """The episode being played."""
+        return self.plan[self.episode_number]
+
+    @property
+    def weights_name(self) -> str:
+        """The file of the episode's theta_0; empty for the segmenter as it was built."""
+        files = self.initial_weights if self.episode.kind == "train" else self.validation_weights
+        return str(files[self.episode.draw % len(files)]) if files else ""
+
+    def start_episode(self) -> None:
+        """Return to theta_0 with a fresh optimizer, and hide all labels."""
+        segmenter = self.ralis.segmenter
+        if self.weights_name:
+            segmenter.load_weights(read_checkpoint(Path(self.weights_name)))
+        else:
+            segmenter.load_state_dict(self._built_weights)
+        self.ralis.segmenter_optimizer.optimizer.state.clear()
+        self.ralis.average.reset()
+        self.ledger, self.labels = self._fresh_labels()
+        self.step, self.scores = 0, []
+        self.seconds = {}
+
+    def _fresh_labels(self) -> tuple[RegionLedger, RevealedLabels]:
+        grid = self.data.grid
+        return RegionLedger(len(self.data.splits[SET]) * grid.cells), RevealedLabels(grid)
+
+    def stream(self, name: str) -> torch.Generator:
+        """The generator of a named draw at this step; members of a block share it."""
+        return stream(self.seed, f"{self.episode.kind} {name}", self.episode.draw, self.step)
+
+    def observe(self) -> None:
+        """Steps 1 and 2: look at the state set, draw the pools, describe their regions."""
+        remaining = self.config.budget - len(self.ledger)
+        num_pools = min(self.config.regions_per_step, remaining)
+        pools = self.ledger.draw_pools(num_pools, self.config.pool_size, self.stream("pools"))
+        segmenter, data, kind = self.ralis.segmenter, self.data, self.ralis.query.representation
+        with self.timed("state"):
+            state = look(
+                segmenter, data.images, data.splits.state_set, data.grid, kind.pooling, None, data.eval_batch_size
+            )
+        with self.timed("candidates"):
+            found = look_at_regions(
+                segmenter, data.images, data.splits[SET], data.grid, kind.pooling, pools.flatten(), data.eval_batch_size
+            )
+        with self.timed("features"):
+            actions = kind.actions(found, self.labelled_histograms(), pools.shape)
+            self.observation = Observation(
+                state.vector(),
+                pools,
+                actions,
+                found.mean_entropy().reshape(pools.shape),
+                found.histogram.reshape(*pools.shape, -1),
+            )
+
+    def labelled_histograms(self) -> Tensor:
+        """Ground-truth class histograms of the labelled regions: [L, C]."""
+        num_classes = len(self.data.class_names)
+        regions = self.ledger.labelled.tolist()
+        if not regions:
+            return torch.zeros(0, num_classes)
+        return class_histogram(torch.stack([self.labels[region] for region in regions]), num_classes)
+
+    def policy(self) -> Policy:
+        """Who plays this episode."""
+        role = self.episode.role
+        if role == "uniform":
+            return Uniform()
+        if role == "entropy":
+            return Entropy()
+        learned = Learned(self.ralis.query)
+        if role == "policy":
+            return learned
+        earlier = self.config.block[: self.episode.member].count("perturbed")
+        direction = stream(self.seed, "perturbation", self.episode.draw, earlier // 2)
+        return Perturbed(learned, self.config.perturbation, direction, 1 if earlier % 2 == 0 else -1)
+
+    @property
+    def epsilon(self) -> float:
+        """Share of random sub-actions now: none in validation, none for fixed baselines."""
+        if self.episode.kind == "validation" or self.episode.role in ("uniform", "entropy"):
+            return 0.0
+        return self.config.epsilon(self.training_steps)
+
+    def choose(self) -> Tensor:
+        """Step 3: one sub-action in each pool: [K] positions in the pools."""
+        assert self.observation is not None
+        with self.timed("query"):
+            self.action_values = self.policy().scores(self.observation, self.stream("policy"))
+            if not self.action_values.isfinite().all():
+                raise RalsegError(
+                    f"the policy's scores are not finite in episode {self.episode_number}, step {self.step}"
+                )
+            return choose(self.action_values, self.epsilon, self.stream("exploration"))
+
+    def reveal(self, picked: Tensor) -> None:
+        """Step 4: the oracle labels the regions, and the sets are updated."""
+        assert self.observation is not None
+        self.picked = picked
+        regions = self.observation.pools[torch.arange(len(picked)), picked]
+        self.ledger.add(regions, self.step)
+        self.labels.add(regions, self.oracle.label(regions))
+        seed = stream_seed(self.seed, f"{self.episode.kind} augmentation", self.episode.draw, self.step)
+        self.data.show_regions(SET, regions, self.labels, seed)
+        # dropout, the one draw that no generator can be given to
+        torch.manual_seed(stream_seed(self.seed, f"{self.episode.kind} dropout", self.episode.draw, self.step))
+
+    def receive(self, miou: float) -> None:
+        """Step 6: note the gain of mean IoU."""
+        assert self.observation is not None
+        if not torch.isfinite(torch.tensor([miou, self.ralis.loss])).all():
+            raise RalsegError(
+                f"loss {self.ralis.loss} or mIoU {miou} is not finite (episode {self.episode_number}, step {self.step})"
+            )
+        gain = miou - self.scores[-1]
+        self.scores.append(miou)
+        if self.episode.kind == "train":
+            seen, rows = self.observation, torch.arange(len(self.picked))
+            actions, picked = seen.actions, self.picked
+            if not self.ralis.query.bootstrap:  # nobody will ask what else was in the pools
+                actions, picked = actions[rows, picked][:, None], torch.zeros_like(picked)
+            played = PlayedStep(self.episode.member, self.step, gain, seen.state, actions, picked)
+            self.block_steps.append(played)
+            self.training_steps += 1
+        self.step += 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the budget is spent."""
+        return len(self.ledger) >= self.config.budget
+
+    # -- learning --------------------------------------------------------------------------------
+
+    def learn(self) -> None:
+        """Step 7: transitions into the replay, then updates of the query network."""
+        if self.episode.kind == "validation":
+            return
+        with self.timed("learn"):
+            for memory in self._new_memories():
+                self.replay.add(memory)
+                for _ in range(self.ralis.query.updates_per_step):
+                    self._update()
+
+    @property
+    def _pays_at_once(self) -> bool:
+        return self.ralis.query.returns == "one_step" and self.config.reward.baseline in ("none", "step_mean")
+
+    def _new_memories(self) -> list[StepMemory]:
+        """What can be remembered now: the step, or at the end of a block all of its steps."""
+        query, config = self.ralis.query, self.config
+        if self._pays_at_once:
+            played = [self.block_steps.pop()]
+            rewards = pay(played, config.reward, config.block, self.statistics)
+            memories = remember(played, rewards, 1, query.gamma, bootstrap=False)
+            if query.bootstrap and not self.is_over:
+                assert self.observation is not None
+                following = {"next_state": self.observation.state, "next_actions": self.observation.actions}
+                memories = [StepMemory(**(memory_state(memory) | following)) for memory in memories]
+        else:
+            if not (self.is_over and self.episode.member == len(config.block) - 1):
+                return []
+            rewards = pay(self.block_steps, config.reward, config.block, self.statistics)
+            horizon = {"one_step": 1, "n_step": query.n_steps, "monte_carlo": config.steps_per_episode}[query.returns]
+            memories = []
+            for member in range(len(config.block)):
+                mine = [i for i, s in enumerate(self.block_steps) if s.member == member]
+                steps, paid = [self.block_steps[i] for i in mine], [rewards[i] for i in mine]
+                memories += remember(steps, paid, horizon, query.gamma, query.bootstrap)
+            self.block_steps = []
+        if config.reward.normalise:
+            memories = [
+                StepMemory(**(memory_state(m) | {"value": m.value / self.statistics.deviation(m.value)}))
+                for m in memories
+            ]
+        return memories
+
+    def _update(self) -> None:
+        query = self.ralis.query
+        if len(self.replay) < query.batch_size:
+            return
+        batch = query.draw_minibatch(self.replay, stream(self.seed, "replay", self.updates))
+        self.query_loss = self.ralis.update_query(batch)
+        if not torch.isfinite(torch.tensor(self.query_loss)):
+            raise RalsegError(f"the query network's loss is not finite after {self.updates} updates")
+        self.updates += 1
+        if self.updates % query.target_every == 0:
+            query.copy_to_target()
+
+    # -- bookkeeping -----------------------------------------------------------------------------
+
+    def finish_episode(self) -> dict[str, Any]:
+        """Enter the episode into the history."""
+        shares = self.labelled_histograms().mean(0)
+        record = {
+            "number": self.episode_number,
+            **{f.name: getattr(self.episode, f.name) for f in fields(self.episode)},
+            "weights": self.weights_name,
+            "miou": list(self.scores),
+            "labelled": len(self.ledger),
+            "class_entropy": float(torch.special.entr(shares).sum()),
+            "epsilon": self.epsilon,
+            "query_loss": self.query_loss,
+            "seconds": sum(self.seconds.values()),
+        }
+        self.history.append(record)
+        self.episode_number += 1
+        self.observation = None
+        return record
+
+    @property
+    def rounds(self) -> list[float]:
+        """Area under the curve of each finished round of validation."""
+        plays, history = self.config.validation_plays, self.history
+        numbers = finished_rounds(history, plays)
+        return [validation_metrics(history, number)["validation/auc"] for number in numbers]
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Add the seconds spent inside to a part of the episode."""
+        start = time.perf_counter()
+        yield
+        self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
+
+    _COUNTERS = ("episode_number", "step", "training_steps", "updates", "query_loss")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on, as plain values and tensors.
+
+        Random state is not among it: every draw follows from the seed and these counters.
+        """
+        return {
+            **{name: getattr(self, name) for name in self._COUNTERS},
+            "block_steps": [{f.name: getattr(s, f.name) for f in fields(s)} for s in self.block_steps],
+            "initial_scores": dict(self.initial_scores),
+            "history": self.history,
+            "scores": self.scores,
+            "seconds": dict(self.seconds),
+            "ledger": self.ledger.state_dict(),
+            "replay": self.replay.state_dict(),
+            "statistics": self.statistics.state_dict(),
+            "average": self.ralis.average.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a checkpoint left off. The oracle is asked again for the labels."""
+        for name in self._COUNTERS:
+            setattr(self, name, state[name])
+        self.block_steps = [PlayedStep(**step) for step in state["block_steps"]]
+        self.initial_scores, self.history = state["initial_scores"], state["history"]
+        self.scores, self.seconds = state["scores"], state["seconds"]
+        self.ledger.load_state_dict(state["ledger"])
+        self.labels.add(self.ledger.labelled, self.oracle.label(self.ledger.labelled))
+        self.replay.load_state_dict(state["replay"])
+        self.statistics.load_state_dict(state["statistics"])
+        self.ralis.average.load_state_dict(state["average"])
+        self.observation = None
+
+
+def find_weights(patterns: list[str] | None, key: str) -> list[Path]:
+    """The checkpoint files that paths or patterns name; a pattern that names none is an error."""
+    files: list[Path] = []
+    for pattern in patterns or []:
+        path = Path(pattern).expanduser()
+        found = [path] if path.is_file() else sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+        if not found:
+            raise ConfigError(f"trainer.game.{key}: no checkpoint at {pattern!r}; `ralseg pretrain` makes them")
+        files += found
+    return files

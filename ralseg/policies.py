@@ -1,0 +1,88 @@
+"""Policies: each gives the candidates of a step their scores, and nothing else."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ralseg.query import QueryNetwork
+from ralseg.representation import Observation
+
+
+class Policy(Protocol):
+    """Scores regions; the loop draws the pools and takes the best of each."""
+
+    def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Scores of the step's candidates, higher is better: [K, N]."""
+        ...
+
+
+class Uniform:
+    """U: every region is as good as any other."""
+
+    def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Random scores."""
+        return torch.rand(observation.pools.shape, generator=generator)
+
+
+class Entropy:
+    """H: the largest mean entropy of the pixels' predictions."""
+
+    def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Mean entropy of each region."""
+        return observation.entropy
+
+
+class Learned:
+    """The query network's Q.
+
+    Args:
+        query: The network.
+    """
+
+    def __init__(self, query: QueryNetwork) -> None:
+        self.query = query
+
+    def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Q of each candidate."""
+        values: Tensor = self.query(observation)
+        return values.cpu()
+
+
+class Perturbed:
+    """A policy pushed in a random direction of feature space, to learn how return changes there.
+
+    Args:
+        policy: The policy to perturb.
+        strength: Size of the push in standard deviations of the policy's own scores.
+        generator: Draws the direction; the same one with ``sign`` -1 gives the antithetic twin.
+        sign: 1 or -1.
+    """
+
+    def __init__(self, policy: Policy, strength: float, generator: torch.Generator, sign: int) -> None:
+        self.policy, self.strength, self.sign = policy, strength, sign
+        self.direction_seed = int(torch.randint(2**62, (), generator=generator))
+
+    def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Standardised scores plus a random linear function of the features."""
+        own = self.policy.scores(observation, generator)
+        actions = observation.actions.cpu().flatten(0, 1)
+        direction = torch.randn(
+            actions.shape[1], generator=torch.Generator().manual_seed(self.direction_seed), dtype=actions.dtype
+        )
+        push = ((actions - actions.mean(0)) @ direction).reshape(own.shape)
+        return _unit(own) + self.sign * self.strength * _unit(push)
+
+
+def _unit(values: Tensor) -> Tensor:
+    """Zero mean and unit deviation; a constant stays at zero."""
+    centred = values - values.mean()
+    return centred / centred.std(correction=0).clamp(min=1e-8)
+
+
+def choose(scores: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
+    """Epsilon-greedy, pool by pool: the best of [K, N], or with probability epsilon any: [K]."""
+    num_pools, pool_size = scores.shape
+    explores = torch.rand(num_pools, generator=generator) < epsilon
+    anything = torch.randint(pool_size, (num_pools,), generator=generator)
+    return torch.where(explores, anything, scores.argmax(1))

@@ -1,0 +1,88 @@
+"""One line of progress for the whole run: where the game stands, how well, and how long it will take."""
+
+import sys
+import time
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import ProgressBar
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class GameProgress(ProgressBar):
+    """A bar over all steps of all episodes; where the output is no terminal, one line an episode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._enabled = True
+        self._progress: Progress | None = None
+        self._started = 0.0
+        self._first = 0
+
+    def disable(self) -> None:
+        """Called by Lightning on all ranks but the first."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """Called by Lightning."""
+        self._enabled = True
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Show the bar."""
+        self._started, self._first = time.monotonic(), trainer.current_epoch
+        if self._enabled and sys.stdout.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._progress = Progress(*columns, TimeRemainingColumn())
+            self._task = self._progress.add_task("", total=trainer.max_epochs, completed=trainer.current_epoch)
+            self._progress.start()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Move the bar by a step; without a terminal, print a line when an episode has ended."""
+        play = trainer.fit_loop.play  # type: ignore[attr-defined]
+        if not self._enabled or play is None:
+            return
+        if self._progress is not None:
+            self._progress.update(self._task, completed=trainer.current_epoch + 1, description=describe(play))
+        elif play.history and not play.scores:
+            done = trainer.current_epoch + 1
+            spent = time.monotonic() - self._started
+            left = spent / max(done - self._first, 1) * ((trainer.max_epochs or done) - done)
+            print(
+                f"{summarise(play)} | {done}/{trainer.max_epochs} steps, {spent:.0f} s, {left:.0f} s left", flush=True
+            )
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take the bar away."""
+        self._stop()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Take the bar away."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def describe(play: Any) -> str:
+    """The step just played."""
+    if not play.scores:  # an episode has just ended
+        return summarise(play)
+    episode = play.episode
+    return (
+        f"{episode.kind} {play.episode_number + 1}/{len(play.plan)} ({episode.role}) step {play.step} "
+        f"labelled {len(play.ledger)}/{play.config.budget} mIoU {100 * play.scores[-1]:.2f} "
+        f"epsilon {play.epsilon:.2f} loss {play.query_loss:.3g}"
+    )
+
+
+def summarise(play: Any) -> str:
+    """The episode just ended."""
+    record = play.history[-1]
+    first, last = 100 * record["miou"][0], 100 * record["miou"][-1]
+    return (
+        f"episode {record['number'] + 1}/{len(play.plan)} {record['kind']:10} {record['role']:9} "
+        f"labelled {record['labelled']} mIoU {first:.2f} -> {last:.2f} ({last - first:+.2f}) "
+        f"epsilon {record['epsilon']:.2f} loss {record['query_loss']:.3g} {record['seconds']:.1f} s"
+    )

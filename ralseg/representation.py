@@ -1,0 +1,133 @@
+"""The agent's eyes: state and sub-action features from one forward pass an image."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ralseg import features
+from ralseg.data.cache import TensorCache
+from ralseg.features import RegionFeatures
+from ralseg.regions import RegionGrid
+from ralseg.segmenter import FPNSegmenter
+
+FeatureSet = Literal["1H", "3H", "3H+KL", "summary"]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the agent sees at a step. K pools of N regions, R_S regions of the state set."""
+
+    state: Tensor  # [R_S, F]
+    pools: Tensor  # [K, N] region numbers
+    actions: Tensor  # [K, N, A + 1]; the last column is the standardised mean entropy
+    entropy: Tensor  # [K, N] mean pixel entropy
+    histogram: Tensor  # [K, N, C] share of predicted classes
+
+
+@dataclass(frozen=True)
+class Representation:
+    """Turns predictions into features.
+
+    Args:
+        kind: The paper's ``1H``, ``3H`` or ``3H+KL``; or ``summary``, a short description for policies
+            that learn from few games ("ours").
+        standardise: Z-score each sub-action feature over the step's candidates.
+    """
+
+    kind: FeatureSet = "3H+KL"
+    standardise: bool = False
+
+    @property
+    def pooling(self) -> features.EntropyPooling:
+        """How entropy maps are pooled."""
+        return "1H" if self.kind == "1H" else "3H"
+
+    def num_state_features(self, num_classes: int) -> int:
+        """F: length of a state region's vector."""
+        return num_classes + (1 if self.pooling == "1H" else 3) * features.POOLED**2
+
+    def num_action_features(self, num_classes: int) -> int:
+        """A: length of a sub-action's vector, without the entropy column."""
+        if self.kind == "summary":
+            return num_classes + 8
+        kl = 2 * features.KL_BINS if self.kind == "3H+KL" else 0
+        return self.num_state_features(num_classes) + kl
+
+    def actions(self, regions: RegionFeatures, labelled: Tensor, shape: torch.Size) -> Tensor:
+        """Sub-action features of the K x N candidates: [K, N, A + 1].
+
+        Args:
+            regions: Features of the candidates, K * N of them.
+            labelled: Ground-truth class histograms of all labelled regions: [L, C].
+            shape: (K, N).
+        """
+        vector = features.summary_features(regions, labelled) if self.kind == "summary" else regions.vector()
+        if self.kind == "3H+KL":
+            to_labelled = features.kl_histogram(regions.histogram, labelled)
+            to_unlabelled = features.kl_histogram(regions.histogram, regions.histogram)
+            vector = torch.cat([vector, to_labelled, to_unlabelled], 1)
+        if self.standardise:
+            vector = features.standardised(vector)
+        prior = features.standardised(regions.mean_entropy()[:, None])
+        return torch.cat([vector, prior], 1).reshape(*shape, -1)
+
+
+@torch.no_grad()  # not inference_mode: the query network learns from these tensors
+def look(
+    segmenter: FPNSegmenter,
+    images: TensorCache,
+    indices: list[int],
+    grid: RegionGrid,
+    pooling: features.EntropyPooling,
+    cells: Tensor | None = None,
+    batch_size: int = 16,
+) -> RegionFeatures:
+    """Features of regions, each image passed through the network once.
+
+    Args:
+        segmenter: The network; it is put into evaluation mode for the pass and back.
+        images: All images of the data set.
+        indices: The images to look at.
+        grid: How images are cut into regions.
+        pooling: How entropy maps are pooled.
+        cells: [R, 2] rows of (position in ``indices``, cell) to describe, ascending in position; None: all.
+        batch_size: Images in a pass.
+    """
+    was_training = segmenter.training
+    segmenter.eval()
+    parts: list[RegionFeatures] = []
+    for start in range(0, len(indices), batch_size):
+        chosen = indices[start : start + batch_size]
+        pixels = images.stack(chosen).to(segmenter.device)
+        logits = segmenter.logits(pixels, torch.tensor(chosen), stride=segmenter.label_stride)
+        entropy = grid.split(features.entropy_map(logits))  # [b, cells, h, w]
+        classes = grid.split(logits.argmax(1))
+        if cells is None:
+            entropy, classes = entropy.flatten(0, 1), classes.flatten(0, 1)
+        else:
+            here = cells[(cells[:, 0] >= start) & (cells[:, 0] < start + len(chosen))]
+            entropy, classes = (maps[here[:, 0] - start, here[:, 1]] for maps in (entropy, classes))
+        parts.append(features.region_features(classes, entropy, logits.shape[1], pooling))
+    segmenter.train(was_training)
+    return RegionFeatures(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def look_at_regions(
+    segmenter: FPNSegmenter,
+    images: TensorCache,
+    indices: list[int],
+    grid: RegionGrid,
+    pooling: features.EntropyPooling,
+    regions: Tensor,
+    batch_size: int = 16,
+) -> RegionFeatures:
+    """Features of the given regions [R] of a set, in their order; only their images are looked at."""
+    ascending, order = regions.sort()
+    shown, position = grid.image_of(ascending).unique_consecutive(return_inverse=True)
+    cells = torch.stack([position, ascending % grid.cells], 1)
+    chosen = [indices[image] for image in shown.tolist()]
+    found = look(segmenter, images, chosen, grid, pooling, cells, batch_size)
+    back = order.argsort()
+    return RegionFeatures(*(column[back] for column in found))
