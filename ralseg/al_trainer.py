@@ -54,6 +54,7 @@ class ActiveLearningTrainer(RunTrainer):
         if kwargs.get("enable_progress_bar") is not False and not any(isinstance(c, ProgressBar) for c in callbacks):
             callbacks = [*callbacks, GameProgress()]
         kwargs["callbacks"] = callbacks
+        kwargs["log_every_n_steps"] = kwargs.get("log_every_n_steps") or 1
         super().__init__(checkpoint_every=checkpoint_every or game.steps_per_episode, **kwargs)
         self.fit_loop = ActiveLearningLoop(self, self.fit_loop)
 
@@ -83,7 +84,8 @@ class ActiveLearningTrainer(RunTrainer):
         path = ckpt or ckpt_path
         if not self.fast_dev_run:  # type: ignore[attr-defined]
             run_folder.claim(Path(self.default_root_dir), resume=path is not None, overwrite=self.overwrite)
-        super().fit(model, None, None, datamodule, path, weights_only)
+        resume = run_folder.resume_point(Path(self.default_root_dir), path)
+        super().fit(model, None, None, datamodule, resume, weights_only)
         play = self.fit_loop.play  # type: ignore[attr-defined]
         if (
             play is not None

@@ -80,7 +80,8 @@ def validation_table(history: list[Record], plays: int) -> Table:
     table.add_section()
     for number in finished_rounds(history, plays):
         policy = validation_games(history, "policy", number)
-        versus = [str(compare(policy, validation_games(history, role))) for role in ("uniform", "entropy")]
+        baselines = [validation_games(history, role) for role in ("uniform", "entropy")]
+        versus = [str(compare(policy, games)) if games else "-" for games in baselines]
         ends = statistics.mean(map(final_gain, policy.values()))
         areas = statistics.mean(map(area, policy.values()))
         table.add_row(str(episodes_before(history, number)), f"{areas:.2f}", f"{ends:.2f}", *versus)

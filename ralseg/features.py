@@ -125,6 +125,14 @@ def standardised(features: Tensor, clip: float = 4.0) -> Tensor:
     return torch.where(deviation > 1e-6, scores, 0.0).clamp(-clip, clip)
 
 
+def centred_rank(values: Tensor) -> Tensor:
+    """Rank of each value from -0.5 (lowest) to 0.5 (highest); equal values share theirs: [R] -> [R]."""
+    values = values.contiguous()
+    ordered = values.sort().values
+    below, upto = (torch.searchsorted(ordered, values, right=right) for right in (False, True))
+    return (below + upto - 1) / (2 * max(len(values) - 1, 1)) - 0.5
+
+
 def summary_features(regions: RegionFeatures, labelled: Tensor) -> Tensor:
     """A short description for policies that learn from few games: [R, C + 8].
 
@@ -143,6 +151,6 @@ def summary_features(regions: RegionFeatures, labelled: Tensor) -> Tensor:
         frequency = torch.full_like(histogram[:1], 1 / histogram.shape[1])
     to_others = kl_divergence(histogram, histogram).mean(1, keepdim=True)
     rarity = (histogram / frequency.sqrt()).sum(1, keepdim=True)
-    rank = regions.mean_entropy().argsort().argsort() / max(len(histogram) - 1, 1) - 0.5
+    rank = centred_rank(regions.mean_entropy())
     parts = [histogram.sqrt(), regions.moments, mixture, to_labelled, to_others, rarity, rank.square()[:, None]]
     return torch.cat(parts, 1)

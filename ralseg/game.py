@@ -124,14 +124,15 @@ class Episode:
 def plan_episodes(config: GameConfig) -> list[Episode]:
     """All episodes of a run in their order: blocks of training with rounds of validation between.
 
-    Uniform and entropy never change, so they play the validation games once, in round 0.
+    Uniform and entropy never change, so they play the validation games once, in round 0; the policy
+    plays them in every later round.
     """
     plan: list[Episode] = []
     rounds = 0
 
     def validate() -> None:
         nonlocal rounds
-        roles: list[Role] = ["uniform", "entropy", "policy"] if rounds == 0 else ["policy"]
+        roles: list[Role] = ["uniform", "entropy"] if rounds == 0 else ["policy"]
         plan.extend(
             Episode("validation", role, draw, round=rounds) for role in roles for draw in range(config.validation_plays)
         )

@@ -44,7 +44,6 @@ class Play:
         self.replay = ReplayBuffer(ralis.query.replay_size)
         self.statistics = RewardStatistics(config.steps_per_episode)
         ralis.average.share = config.reward.average
-        self._built_weights = {key: tensor.clone() for key, tensor in ralis.segmenter.state_dict().items()}
         self.initial_weights = find_weights(config.initial_weights, "initial_weights")
         self.validation_weights = find_weights(config.validation_weights, "validation_weights") or self.initial_weights
         self._check_budget()
@@ -87,7 +86,7 @@ class Play:
         if self.weights_name:
             segmenter.load_weights(read_checkpoint(Path(self.weights_name)))
         else:
-            segmenter.load_state_dict(self._built_weights)
+            segmenter.load_state_dict(self.ralis.built_weights)
         self.ralis.segmenter_optimizer.optimizer.state.clear()
         self.ralis.average.reset()
         self.ledger, self.labels = self._fresh_labels()

@@ -104,6 +104,7 @@ class Minibatch(NamedTuple):
     next_states: Tensor  # [V, R_S, F]
     next_which: Tensor  # [b] the rows that go on
     next_actions: Tensor  # [b, N, A + 1]
+    experience: Tensor  # [] number of steps in the replay
 
 
 class QueryNetwork(pl.LightningModule):
@@ -129,6 +130,8 @@ class QueryNetwork(pl.LightningModule):
         target_every: Updates between copies to the target network.
         replay_size: Transitions kept (paper: 600 on CamVid, 3200 on Cityscapes).
         gradient_clip: Largest norm of the gradient; 0 for none.
+        shrinkage: Pull of the weights towards 0 (towards the prior alone), worth so many steps of experience:
+            it fades as the replay fills ("ours"; a Gaussian prior on the weights). 0: none.
         optimizer: Paper: SGD at the segmenter's learning rate, weight decay 1e-3.
     """
 
@@ -156,6 +159,7 @@ class QueryNetwork(pl.LightningModule):
         target_every: int = 5,
         replay_size: int = 600,
         gradient_clip: float = 10.0,
+        shrinkage: float = 0.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(
             parameters, lr=1e-3, momentum=0.95, weight_decay=1e-3
         ),
@@ -175,7 +179,7 @@ class QueryNetwork(pl.LightningModule):
         self.returns, self.n_steps, self.bootstrap = returns, n_steps, bootstrap
         self.double_dqn, self.credit, self.loss, self.gamma = double_dqn, credit, loss, gamma
         self.batch_size, self.updates_per_step, self.target_every = batch_size, updates_per_step, target_every
-        self.replay_size, self.gradient_clip = replay_size, gradient_clip
+        self.replay_size, self.gradient_clip, self.shrinkage = replay_size, gradient_clip, shrinkage
         self._optimizer = optimizer
 
     def build(self, class_names: tuple[str, ...], num_state_regions: int, seed: int) -> None:
@@ -203,6 +207,7 @@ class QueryNetwork(pl.LightningModule):
             nn.init.zeros_(self.net.score[-1].bias)  # type: ignore[arg-type]
         self.copy_to_target()
         self.target.requires_grad_(False)
+        self.eval()
 
     def description(self) -> dict[str, Any]:
         """What a user of the policy must match, in plain values; goes into checkpoints."""
@@ -268,9 +273,11 @@ class QueryNetwork(pl.LightningModule):
         self.net.train()
         predicted = self.values(self.net, batch.states, batch.which, batch.actions).mean(1)
         self.net.eval()
-        if self.loss == "huber":
-            return functional.smooth_l1_loss(predicted, target)
-        return functional.mse_loss(predicted, target)
+        error = functional.smooth_l1_loss if self.loss == "huber" else functional.mse_loss
+        loss = error(predicted, target)
+        if self.shrinkage:
+            loss = loss + self.shrinkage / batch.experience * sum(p.square().sum() for p in self.net.parameters())
+        return loss
 
     def draw_minibatch(self, replay: ReplayBuffer, generator: torch.Generator) -> Minibatch:
         """Sample transitions (``credit: region``) or whole steps (``credit: step``)."""
@@ -282,9 +289,9 @@ class QueryNetwork(pl.LightningModule):
             steps = replay.sample_steps(max(self.batch_size // per_step, 2), generator)
             shortest = min(map(len, steps))
             rows = [(step, step.chosen[:shortest], 0) for step in steps]
-        return self._collate(rows)
+        return self._collate(rows, len(replay.steps))
 
-    def _collate(self, rows: list[tuple[StepMemory, Tensor, int]]) -> Minibatch:
+    def _collate(self, rows: list[tuple[StepMemory, Tensor, int]], experience: int) -> Minibatch:
         device = self.device
         states, which = _each_once([step.state for step, *_ in rows])
         going_on = [(step, k) for step, _, k in rows if step.next_actions is not None]
@@ -301,6 +308,7 @@ class QueryNetwork(pl.LightningModule):
             next_states,
             next_which,
             _stack_pools(pools),
+            torch.tensor(float(experience)),
         )
         return Minibatch(*(tensor.to(device) for tensor in batch))
 

@@ -39,6 +39,8 @@ class Ralis(pl.LightningModule):
         """Fit both networks to the data."""
         data: SegmentationData = self.trainer.datamodule  # type: ignore[attr-defined]
         self.segmenter.prepare(data)
+        # before a checkpoint is restored: theta_0 of games that are given no other
+        self.built_weights = {key: tensor.clone() for key, tensor in self.segmenter.state_dict().items()}
         num_state_regions = len(data.splits.state_set) * data.grid.cells
         self.query.build(data.class_names, num_state_regions, data.seed)
 

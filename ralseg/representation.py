@@ -10,7 +10,7 @@ from ralseg import features
 from ralseg.data.cache import TensorCache
 from ralseg.features import RegionFeatures
 from ralseg.regions import RegionGrid
-from ralseg.segmenter import FPNSegmenter
+from ralseg.segmenter import FPNSegmenter, predicted_classes
 
 FeatureSet = Literal["1H", "3H", "3H+KL", "summary"]
 
@@ -103,7 +103,7 @@ def look(
         pixels = images.stack(chosen).to(segmenter.device)
         logits = segmenter.logits(pixels, torch.tensor(chosen), stride=segmenter.label_stride)
         entropy = grid.split(features.entropy_map(logits))  # [b, cells, h, w]
-        classes = grid.split(logits.argmax(1))
+        classes = grid.split(predicted_classes(logits))
         if cells is None:
             entropy, classes = entropy.flatten(0, 1), classes.flatten(0, 1)
         else:

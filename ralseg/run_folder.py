@@ -34,6 +34,14 @@ def claim(folder: Path, resume: bool, overwrite: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
+def resume_point(folder: Path, ckpt: str | None) -> str | None:
+    """The file to go on from; ``last`` in a folder without a run means to start one."""
+    if ckpt is None:
+        return None
+    path = find_checkpoint(folder, ckpt)
+    return str(path) if path.is_file() or ckpt != "last" else None
+
+
 def numbered(folder: Path, stem: str, suffix: str) -> Path:
     """The first free name of ``stem.suffix``, ``stem-001.suffix``, ...: nothing is ever overwritten."""
     path, number = folder / f"{stem}{suffix}", 0

@@ -38,11 +38,21 @@ def masked_cross_entropy(logits: Tensor, mask: Tensor, weight: Tensor | None = N
     return loss / total.clamp(min=torch.finfo(loss.dtype).tiny)
 
 
+def predicted_classes(logits: Tensor) -> Tensor:
+    """The most probable class of each pixel: [B, C, H, W] -> [B, H, W].
+
+    ``max`` instead of ``argmax``: the same answer, ten times faster across channels on a CPU.
+    """
+    return logits.max(1).indices
+
+
 def inverse_sqrt_weights(frequencies: Tensor) -> Tensor:
-    """Class weights 1/sqrt(frequency), scaled to mean 1 over pixels; absent classes get the largest."""
-    present = frequencies > 0
-    weights = frequencies.clamp(min=1e-12).rsqrt()
-    weights = torch.where(present, weights, weights[present].max())
+    """Class weights 1/sqrt(frequency), scaled to mean 1 over pixels.
+
+    Frequencies below 0.2 % count as 0.2 %: a class of which a few pixels happen to be labelled would
+    otherwise outweigh all others and drive training apart.
+    """
+    weights = frequencies.clamp(min=2e-3).rsqrt()
     return weights / (weights * frequencies).sum()
 
 
@@ -123,7 +133,7 @@ class FPNSegmenter(pl.LightningModule):
 
         self.net = self._build(encoder, encoder_weights, pyramid_channels, segmentation_channels, dropout)
         if freeze_encoder:
-            self.net.encoder.requires_grad_(False)
+            self.net.encoder.requires_grad_(False).eval()
         mean, std = encoders.normalisation(encoder)
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1) * 255, persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1) * 255, persistent=False)
@@ -162,9 +172,12 @@ class FPNSegmenter(pl.LightningModule):
 
     def train(self, mode: bool = True) -> "FPNSegmenter":
         """Set training mode; a frozen encoder keeps its statistics."""
-        super().train(mode)
-        if self.freeze_encoder:
-            self.net.encoder.eval()
+        if not self.freeze_encoder:
+            return super().train(mode)
+        # not through all modules of the encoder each time: the game changes mode several times a step
+        self.training = self.net.training = mode
+        self.net.decoder.train(mode)
+        self.net.segmentation_head.train(mode)
         return self
 
     # -- the network in two halves ---------------------------------------------------------------
@@ -250,7 +263,7 @@ class FPNSegmenter(pl.LightningModule):
         """Count hits and misses on the reward set."""
         stride = self.label_stride
         logits = self.logits(batch.image, batch.image_index, stride=stride)
-        self.reward_iou.update(logits.argmax(1), batch.mask[..., ::stride, ::stride].long())
+        self.reward_iou.update(predicted_classes(logits), batch.mask[..., ::stride, ::stride].long())
 
     def on_validation_epoch_end(self) -> None:
         """Log the mean IoU on the reward set."""
@@ -259,7 +272,8 @@ class FPNSegmenter(pl.LightningModule):
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Count hits and misses on the test set, at every pixel."""
-        self.test_iou.update(self.logits(batch.image, batch.image_index).argmax(1), batch.mask.long())
+        logits = self.logits(batch.image, batch.image_index)
+        self.test_iou.update(predicted_classes(logits), batch.mask.long())
 
     def on_test_epoch_end(self) -> None:
         """Log mean IoU and the IoU of each class that occurs."""
@@ -323,21 +337,24 @@ class FeatureCache:
         self._cache = None
 
     def __call__(self, segmenter: FPNSegmenter, image: Tensor, index: Tensor, flipped: Tensor | None) -> list[Tensor]:
-        """Features of a batch; those not kept yet are computed in one pass and kept."""
+        """Features of a batch; those not kept yet are computed and kept.
+
+        One image at a time: in a batch, rounding would depend on the company an image happens to be in,
+        and a resumed run, which fills its cache in another order, would no longer be bit-identical.
+        """
         keys = (index * 2 + (0 if flipped is None else flipped)).tolist()
-        missing = [i for i, key in enumerate(keys) if self._cache is None or key not in self._cache]
-        if missing:
-            with torch.no_grad():
-                self._keep([keys[i] for i in missing], segmenter.encode(image[missing]))
+        for position, key in enumerate(keys):
+            if self._cache is None or key not in self._cache:
+                with torch.no_grad():
+                    self._keep(key, segmenter.encode(image[position : position + 1]))
         assert self._cache is not None
         flat = self._cache.stack(keys).to(image.device, non_blocking=True)
         parts = flat.split([shape.numel() for shape in self._shapes], dim=1)
         return [part.view(len(keys), *shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
-    def _keep(self, keys: list[int], features: list[Tensor]) -> None:
+    def _keep(self, key: int, features: list[Tensor]) -> None:
         if self._cache is None:
             self._shapes = [feature.shape[1:] for feature in features]
             size = sum(shape.numel() for shape in self._shapes)
             self._cache = TensorCache(None, 2 * self._num_images, (size,), features[0].dtype, self._ram_bytes)
-        for key, flat in zip(keys, torch.cat([f.flatten(1) for f in features], 1), strict=True):
-            self._cache.put(key, flat)
+        self._cache.put(key, torch.cat([feature.flatten() for feature in features]))

@@ -69,7 +69,7 @@ class RunTrainer(pl.Trainer):
         folder = Path(self.default_root_dir)
         if not self.fast_dev_run:  # type: ignore[attr-defined]
             run_folder.claim(folder, resume=ckpt is not None, overwrite=self.overwrite)
-        self.fit(model, datamodule=datamodule, ckpt_path=ckpt)
+        self.fit(model, datamodule=datamodule, ckpt_path=run_folder.resume_point(folder, ckpt))
         best = self.checkpoint_callback
         if isinstance(best, ModelCheckpoint) and best.best_model_score is not None:
             score = 100 * float(best.best_model_score)

@@ -63,7 +63,7 @@ def test_help_is_quick_and_imports_nothing_heavy(tmp_path):
     start = time.monotonic()
     result = ralseg("--help", cwd=tmp_path)
     assert time.monotonic() - start < 3
-    for command in ("pretrain", "test", "data"):
+    for command in ("pretrain", "fit", "test", "data"):
         assert command in result.stdout
     code = "import sys; from ralseg.cli import main; main(['--help']); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.endswith("False\n")
@@ -84,14 +84,17 @@ def test_unknown_commands_and_configs(capsys):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_config_parses_from_any_folder(name, folder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["ralseg"])
+    trains_segmenter = name.endswith("_pretrain.yaml")
     with pytest.raises(SystemExit) as stop:
-        main(["pretrain", "--config", name, "--print_config"])
+        main(["pretrain" if trains_segmenter else "fit", "--config", name, "--print_config"])
     assert stop.value.code == 0
     printed = capsys.readouterr().out
     assert yaml.safe_load(printed)["data"]["dataset"]["class_path"].startswith("ralseg.data.")
+    # what is printed is accepted again, and a segmenter's configuration serves `test` too
     Path("again.yaml").write_text(printed)
-    with pytest.raises(SystemExit):
-        main(["test", "--config", "again.yaml", "--print_config"])
+    with pytest.raises(SystemExit) as stop:
+        main(["test" if trains_segmenter else "fit", "--config", "again.yaml", "--print_config"])
+    assert stop.value.code == 0
     again = yaml.safe_load(capsys.readouterr().out)
     assert again["model"] == yaml.safe_load(printed)["model"]
 

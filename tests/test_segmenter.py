@@ -61,7 +61,9 @@ def test_loss_is_the_mean_over_labelled_pixels_and_zero_without_any():
 def test_class_weights():
     weights = inverse_sqrt_weights(torch.tensor([0.64, 0.32, 0.04, 0.0]))
     assert weights[2] / weights[0] == pytest.approx(4)
-    assert weights[3] == weights[2]  # absent: as rare as the rarest
+    assert weights[3] / weights[2] == pytest.approx((0.04 / 2e-3) ** 0.5)  # absent: as if it were 0.2 %
+    one_pixel = inverse_sqrt_weights(torch.tensor([1 - 1e-6, 1e-6]))
+    assert one_pixel[1] / one_pixel[0] < 25
     assert (weights[:3] * torch.tensor([0.64, 0.32, 0.04])).sum() == pytest.approx(1)
 
 

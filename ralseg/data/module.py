@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -241,9 +242,15 @@ class SegmentationData(pl.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """The reward set, or its subset of ``reward_images``."""
-        return self._eval_loader(self._reward_indices(), "reward_set")
+        return self._reward_loader
 
-    def _reward_indices(self) -> list[int]:
+    @cached_property
+    def _reward_loader(self) -> DataLoader[Batch]:
+        """Made once: the game asks for it at every step."""
+        return self._eval_loader(self.reward_indices(), "reward_set")
+
+    def reward_indices(self) -> list[int]:
+        """The images that are scored on: the reward set, or a subset whose classes are distributed like it."""
         indices = self.labelled_images("reward_set")
         if self.reward_images is None or self.reward_images >= len(indices):
             return indices
@@ -277,4 +284,7 @@ class SegmentationData(pl.LightningDataModule):
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(),
+            # else every iterator takes a number from torch's global stream, and Lightning makes one
+            # iterator less after a restart: dropout would no longer be the same
+            generator=torch.Generator(),
         )
