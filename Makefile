@@ -22,10 +22,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(READY)  ## the main job on synthetic streets, about two minutes
-	$(BIN)/ralseg data check --config synthetic_pretrain.yaml --out runs/demo/data_check
-	$(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --trainer.default_root_dir runs/demo/theta_0 --ckpt last
-	$(BIN)/ralseg test --config synthetic_pretrain.yaml --trainer.default_root_dir runs/demo/theta_0
+demo: $(READY)  ## the main job on synthetic streets, within ten minutes; run it again and it goes on where it was
+	$(BIN)/ralseg data check --config synthetic_pretrain.yaml --out runs/data_check
+	$(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --seeds 0,1,2,3,4,5 --ckpt last
+	$(BIN)/ralseg test --config synthetic_pretrain.yaml --trainer.default_root_dir runs/synthetic_pretrain/seed0
+	$(BIN)/ralseg fit --config synthetic_dqn.yaml --ckpt last
 
 test: $(READY)  ## all tests
 	$(BIN)/python -m pytest
@@ -41,6 +42,7 @@ format: $(READY)  ## let ruff format the code
 
 bench: $(READY)  ## what things cost, as ratios
 	$(BIN)/python benchmarks/data_loading.py
+	$(BIN)/python benchmarks/step.py
 
 clean:  ## delete the environment and all runs
 	rm -rf $(VENV) runs data_check mlflow.db mlartifacts

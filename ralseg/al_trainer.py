@@ -92,7 +92,7 @@ class ActiveLearningTrainer(RunTrainer):
             and self.is_global_zero
             and curves.finished_rounds(play.history, self.game.validation_plays)
         ):
-            Console(width=110).print(curves.validation_table(play.history, self.game.validation_plays))
+            Console(width=120).print(curves.validation_table(play.history, self.game.validation_plays))
             Console(soft_wrap=True).print(f"policy: {run_folder.find_checkpoint(Path(self.default_root_dir), 'best')}")
 
     def best_checkpoint(self, folder: Path) -> Checkpoint:
@@ -136,7 +136,7 @@ class BestPolicy(Checkpoint):
         rounds = trainer.fit_loop.play.rounds  # type: ignore[attr-defined]
         if rounds and not trainer.fast_dev_run and rounds[-1] > self.best:  # type: ignore[attr-defined]
             self.best = rounds[-1]
-            trainer.save_checkpoint(self.path)
+            trainer.save_checkpoint(self.path, weights_only=False)  # with the game, to look into or go on from
 
     def state_dict(self) -> dict[str, Any]:
         """The best so far."""

@@ -67,25 +67,33 @@ def validation_metrics(history: list[Record], round_number: int) -> dict[str, fl
 
 
 def validation_table(history: list[Record], plays: int) -> Table:
-    """One row a round: the greedy policy beside U and H on the same games."""
-    table = Table(title=f"greedy validation: mIoU gained, points, {plays} games with common random numbers")
-    for name in ("after episodes", "policy: area", "end", "area minus uniform", "area minus entropy"):
+    """The greedy policy after each round beside U and H on the same games."""
+    table = Table(title=f"greedy validation: {plays} games on theta_0s not trained on, common random numbers")
+    table.add_column("who plays")
+    for name in ("final mIoU", "gain at the end", "area", "area - uniform", "area - entropy"):
         table.add_column(name, justify="right")
-    for role in ("uniform", "entropy"):
-        games = validation_games(history, role).values()
+    baselines = {role: validation_games(history, role) for role in ("uniform", "entropy")}
+    for role, games in baselines.items():
         if games:
-            table.add_row(
-                role, f"{statistics.mean(map(area, games)):.2f}", f"{statistics.mean(map(final_gain, games)):.2f}"
-            )
+            table.add_row(role, *_scores(games))
     table.add_section()
     for number in finished_rounds(history, plays):
         policy = validation_games(history, "policy", number)
-        baselines = [validation_games(history, role) for role in ("uniform", "entropy")]
-        versus = [str(compare(policy, games)) if games else "-" for games in baselines]
-        ends = statistics.mean(map(final_gain, policy.values()))
-        areas = statistics.mean(map(area, policy.values()))
-        table.add_row(str(episodes_before(history, number)), f"{areas:.2f}", f"{ends:.2f}", *versus)
+        versus = [str(compare(policy, games)) if games else "-" for games in baselines.values()]
+        table.add_row(f"policy after {episodes_before(history, number)} episodes", *_scores(policy), *versus)
+    table.caption = "points of mean IoU: mean ± standard deviation over games; differences: mean ± standard error"
     return table
+
+
+def _scores(games: dict[int, Record]) -> list[str]:
+    """Final mIoU, gain at the end, and area of some games, each as mean and deviation."""
+    columns = (lambda r: 100 * r["miou"][-1], final_gain, area)
+    return [_spread([measure(record) for record in games.values()]) for measure in columns]
+
+
+def _spread(values: list[float]) -> str:
+    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{deviation}"
 
 
 def episodes_before(history: list[Record], round_number: int) -> int:

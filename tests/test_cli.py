@@ -169,6 +169,17 @@ def test_learning_happens_and_runs_are_repeatable(folder, capsys):
     assert all(torch.equal(scores[0][0][k], scores[1][0][k]) for k in scores[0][0])
 
 
+def test_several_seeds_in_one_go_differ_in_weights_and_images(folder, capsys):
+    options = ["--seeds", "4,5", "--data.fit_images", "3", "--trainer.max_epochs", "2"]
+    assert main(["pretrain", "--config", "tiny.yaml", *options]) == 0
+    kept = [torch.load(f"run/seed{seed}/checkpoints/best.ckpt", weights_only=True) for seed in (4, 5)]
+    weights = [content["state_dict"]["net.decoder.p5.weight"] for content in kept]
+    assert not torch.equal(*weights)
+    assert yaml.safe_load(Path("run/seed5/config.yaml").read_text())["seed_everything"] == 5
+    assert main(["pretrain", "--config", "tiny.yaml", "--seeds", "four"]) == 2
+    assert "--seeds takes whole numbers" in capsys.readouterr().err
+
+
 def test_a_run_is_never_overwritten_by_accident(folder, capsys):
     assert main(["pretrain", "--config", "tiny.yaml"]) == 0
     before = Path("run/checkpoints/last.ckpt").read_bytes()

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -36,7 +38,7 @@ def test_cityscapes_scale_fits_in_150_mb():
     replay = ReplayBuffer(3200)
     features = 19 + 192 + 64 + 1
     seen = [(torch.empty(1280, 19 + 192), torch.empty(256, 20, features)) for _ in range(16)]
-    for (state, actions), following in zip(seen[:-1], seen[1:], strict=True):
+    for (state, actions), following in pairwise(seen):
         replay.add(StepMemory(state, actions[:, 0].clone(), 0.0, 0.999, *following))
     assert len(replay) == 12 * 256
     assert replay.num_bytes() < 150e6

@@ -1,0 +1,182 @@
+"""What a step of the game costs beside the network passes that it cannot avoid. Run by `make bench`.
+
+Plays an episode through the real trainer, then makes the same passes bare: D_S once, each image with a
+candidate once, one training iteration, D_R once, with the same batch sizes on tensors that lie in RAM.
+Both are repeated in turn; the median of the ratios counts. Writes benchmarks/step.json.
+"""
+
+import json
+import platform
+import resource
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ralseg.al_trainer import ActiveLearningTrainer
+from ralseg.data import SyntheticStreets
+from ralseg.data.module import SegmentationData
+from ralseg.data.samples import Batch
+from ralseg.data.splits import SplitSizes
+from ralseg.encoders import LITE0, LITE0_ENCODER
+from ralseg.game import GameConfig
+from ralseg.query import QueryNetwork
+from ralseg.ralis import Ralis
+from ralseg.regions import GridShape
+from ralseg.segmenter import FPNSegmenter
+
+TARGET = 1.10
+
+
+@dataclass(frozen=True)
+class Size:
+    """One row of the table."""
+
+    name: str
+    height: int
+    width: int
+    grid: GridShape
+    segmenter: dict
+    sets: tuple[int, int, int]  # state, train, reward
+    regions_per_step: int
+    pool_size: int
+    steps: int
+    repeats: int
+    crop: tuple[int, int] | None = None
+    eval_batch_size: int = 16
+
+
+LITE0_CACHED = {
+    "encoder": LITE0_ENCODER,
+    "encoder_weights": LITE0,
+    "pyramid_channels": 64,
+    "segmentation_channels": 32,
+    "freeze_encoder": True,
+    "cache_features": True,
+    "label_stride": 2,
+}
+RESNET50 = {"encoder": "resnet50", "encoder_weights": "none"}
+SIZES = (
+    Size("demo, cached features", 128, 192, GridShape(4, 6), LITE0_CACHED, (10, 60, 40), 24, 10, 6, 5),
+    Size("CamVid, ResNet-50", 360, 480, GridShape(4, 6), RESNET50, (2, 6, 4), 8, 10, 2, 3, (224, 224), 4),
+    Size("Cityscapes, ResNet-50", 1024, 2048, GridShape(8, 16), RESNET50, (1, 2, 1), 8, 20, 1, 2, (256, 512), 1),
+)
+
+
+def make(size: Size) -> tuple[SegmentationData, Ralis]:
+    """Data and players of a size."""
+    state, train, reward = size.sets
+    dataset = SyntheticStreets(state + train + 1, reward, 1, size.height, size.width)
+    data = SegmentationData(
+        dataset,
+        SplitSizes(state, train),
+        grid=size.grid,
+        batch_size=size.regions_per_step,
+        eval_batch_size=size.eval_batch_size,
+        crop=size.crop,
+    )
+    return data, Ralis(FPNSegmenter(data.class_names, **size.segmenter), QueryNetwork())
+
+
+def play(size: Size, data: SegmentationData, ralis: Ralis, folder: str) -> tuple[float, dict[str, float], list[int]]:
+    """Seconds of an episode, its parts, and the number of images with a candidate at each step."""
+    budget = size.steps * size.regions_per_step
+    game = GameConfig(budget, size.regions_per_step, size.pool_size, episodes=2, validation_plays=0)
+    trainer = ActiveLearningTrainer(
+        game, default_root_dir=folder, logger=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, accelerator="cpu",
+    )  # fmt: skip
+    times: list[float] = []
+    shown: list[int] = []
+    parts: dict[str, float] = {}
+    loop = trainer.fit_loop
+    advance_start, advance_end = loop.on_advance_start, loop.on_advance_end
+
+    def start() -> None:
+        times.append(-time.perf_counter())
+        advance_start()
+        pools = loop.play.observation.pools
+        shown.append(len(data.grid.image_of(pools).unique()))
+
+    def end() -> None:
+        parts.update({part: parts.get(part, 0) + 0 for part in loop.play.seconds})
+        seconds = dict(loop.play.seconds)
+        advance_end()
+        times[-1] += time.perf_counter()
+        if len(times) == 2 * size.steps:
+            parts.update(loop.play.seconds or seconds)
+
+    loop.on_advance_start, loop.on_advance_end = start, end
+    trainer.fit(ralis, datamodule=data)
+    # the first episode fills the caches; its first step also scores theta_0
+    return sum(times[size.steps :]), {part: value for part, value in parts.items()}, shown[size.steps :]
+
+
+def bare(size: Size, data: SegmentationData, ralis: Ralis, shown: list[int]) -> float:
+    """Seconds of the same passes with nothing around them."""
+    segmenter = ralis.segmenter
+    stride, batch = segmenter.label_stride, size.eval_batch_size
+
+    def forward(indices: list[int]) -> None:
+        for start in range(0, len(indices), batch):
+            chosen = indices[start : start + batch]
+            with torch.no_grad():
+                segmenter.logits(images[chosen], torch.tensor(chosen), stride=stride)
+
+    images = data.images.stack(range(len(data.dataset)))
+    state, train, reward = data.splits.state_set, data.splits.train_set, data.splits.reward_set
+    height, width = size.crop or (size.height, size.width)
+    chosen = [train[i % len(train)] for i in range(size.regions_per_step)]
+    sample = Batch(
+        images[chosen][..., :height, :width].contiguous(),
+        torch.zeros(size.regions_per_step, height, width, dtype=torch.uint8),
+        torch.tensor(chosen),
+        torch.zeros(size.regions_per_step, dtype=torch.bool),
+    )
+    optimizer = torch.optim.SGD([p for p in segmenter.parameters() if p.requires_grad], lr=1e-9)
+    start = time.perf_counter()
+    for number in shown:
+        segmenter.eval()
+        forward(state)
+        forward(train[:number])
+        forward(reward)
+        segmenter.train()
+        optimizer.zero_grad()
+        segmenter.loss(sample).backward()
+        optimizer.step()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Measure all sizes, print a table, write JSON."""
+    facts = {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+    }
+    print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    print(f"{'size':24} {'step s':>8} {'bare s':>8} {'ratio':>6} {'peak MB':>8}   target at most {TARGET}")
+    rows = []
+    for size in SIZES:
+        data, ralis = make(size)
+        pairs = []
+        for _ in range(size.repeats):
+            with tempfile.TemporaryDirectory() as folder:
+                whole, parts, shown = play(size, data, ralis, folder)
+            pairs.append((whole, bare(size, data, ralis, shown)))
+        ratio = statistics.median(a / b for a, b in pairs)
+        step, least = (statistics.median(column) / size.steps for column in zip(*pairs, strict=True))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"{size.name:24} {step:8.3f} {least:8.3f} {ratio:6.3f} {peak:8.0f}")
+        shares = {part: round(value / size.steps, 4) for part, value in parts.items()}
+        print("  seconds a step by part: " + ", ".join(f"{part} {value}" for part, value in shares.items()))
+        rows.append({"size": size.name, "step": step, "bare": least, "ratio": ratio, "peak_mb": peak, "parts": shares})
+    Path(__file__).with_name("step.json").write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
