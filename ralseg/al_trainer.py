@@ -47,8 +47,10 @@ class ActiveLearningTrainer(RunTrainer):
             kwargs[key] = needed
         if kwargs.get("limit_val_batches") == 0:
             raise ConfigError("trainer.limit_val_batches=0 leaves no reward; leave it out")
-        if kwargs.get("max_epochs") is None:
-            kwargs["max_epochs"] = len(plan_episodes(game)) * game.steps_per_episode
+        if kwargs.get("precision") in ("16-mixed", 16, "16"):
+            raise ConfigError("trainer.precision=16-mixed scales losses, which the game does not undo; use bf16-mixed")
+        all_steps = len(plan_episodes(game)) * game.steps_per_episode
+        kwargs["max_epochs"] = min(kwargs.get("max_epochs") or all_steps, all_steps)
         callbacks = kwargs.get("callbacks") or []
         callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
         if kwargs.get("enable_progress_bar") is not False and not any(isinstance(c, ProgressBar) for c in callbacks):

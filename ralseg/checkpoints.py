@@ -23,7 +23,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
         """Write ``checkpoint`` to ``path``: all of it, or nothing."""
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
-        write_atomically(Path(path), buffer.getvalue())
+        write_atomically(Path(path), buffer.getbuffer())
 
     def load_checkpoint(
         self,

@@ -68,7 +68,10 @@ def validation_metrics(history: list[Record], round_number: int) -> dict[str, fl
 
 def validation_table(history: list[Record], plays: int) -> Table:
     """The greedy policy after each round beside U and H on the same games."""
-    table = Table(title=f"greedy validation: {plays} games on theta_0s not trained on, common random numbers")
+    trained_on = {r.get("weights") for r in history if r["kind"] == "train"}
+    known = trained_on & {r.get("weights") for r in history if r["kind"] == "validation"}
+    seen = ", from theta_0s that were TRAINED ON" if known else " on theta_0s not trained on"
+    table = Table(title=f"greedy validation: {plays} games with common random numbers{seen}")
     table.add_column("who plays")
     for name in ("final mIoU", "gain at the end", "area", "area - uniform", "area - entropy"):
         table.add_column(name, justify="right")

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
     """Write ``content`` under a temporary name beside ``path``, flush it to disk, then rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content

@@ -73,17 +73,23 @@ class RegionLedger:
         """Draw K disjoint pools of N unlabelled regions, uniformly without replacement: [K, N].
 
         Near the end of the set the pools shrink (N first, then K), so that none is empty and no
-        region stands in two pools. A random rank is drawn for *every* region, labelled or not:
-        games that share the generator's state see nearly the same pools whatever they labelled.
+        region stands in two pools. A random order of *all* regions, labelled or not, is dealt out to the
+        pools: games that share the generator's state see the same pools but for what they labelled.
         """
-        ranks = torch.rand(self.num_regions, generator=generator, dtype=torch.float64)
-        ranks[self._is_labelled] = 2.0
         num_pools = min(num_pools, self.num_unlabelled)
+        order = torch.rand(self.num_regions, generator=generator, dtype=torch.float64).argsort()
         if num_pools == 0:
             return torch.empty(0, 0, dtype=torch.int64)
         pool_size = min(pool_size, self.num_unlabelled // num_pools)
-        drawn = ranks.topk(num_pools * pool_size, largest=False).indices
-        return drawn.reshape(pool_size, num_pools).T.contiguous()
+        rows = self.num_regions // num_pools
+        dealt = order[: rows * num_pools].reshape(rows, num_pools).T  # [K, rows]
+        is_free = ~self._is_labelled[dealt]
+        if (is_free.sum(1) >= pool_size).all():
+            taken = is_free & (is_free.cumsum(1) <= pool_size)
+            return dealt[taken].reshape(num_pools, pool_size)
+        # few are left, unevenly dealt: deal out only those
+        left = order[~self._is_labelled[order]][: num_pools * pool_size]
+        return left.reshape(pool_size, num_pools).T.contiguous()
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and numbers that :meth:`load_state_dict` reads back."""

@@ -79,6 +79,11 @@ class ActiveLearningLoop(_FitLoop):
         self._in_step = False
         super().on_advance_end()
 
+    def on_run_end(self) -> None:
+        """The game is over: loaders are no longer its own."""
+        self.trainer.datamodule.step_loader = None  # type: ignore[attr-defined]
+        super().on_run_end()
+
     def _initial_score(self) -> float:
         """Mean IoU of theta_0 on the reward set, measured once for each theta_0."""
         assert self.play is not None
@@ -107,7 +112,7 @@ class ActiveLearningLoop(_FitLoop):
             "query/deviation": float(play.action_values.std(correction=0)),
             "query/epsilon": play.epsilon,
         }
-        if kind == "train" and play.updates:
+        if kind == "train" and play.query_loss is not None:
             play.ralis.step_metrics["query/loss"] = play.query_loss
 
     def _finish_episode(self) -> None:

@@ -1,5 +1,6 @@
 """A game being played: what is labelled, what the agent sees, what it remembers."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ class Play:
         ralis.average.share = config.reward.average
         self.initial_weights = find_weights(config.initial_weights, "initial_weights")
         self.validation_weights = find_weights(config.validation_weights, "validation_weights") or self.initial_weights
-        self._check_budget()
+        self._check_rules()
 
         self.episode_number, self.step = 0, 0
         self.training_steps, self.updates = 0, 0
@@ -57,9 +58,15 @@ class Play:
         self.observation: Observation | None = None
         self.scores: list[float] = []
         self.seconds: dict[str, float] = {}
-        self.query_loss = float("nan")
+        self.query_loss: float | None = None
 
-    def _check_budget(self) -> None:
+    def _check_rules(self) -> None:
+        trained_on = set(self.initial_weights) & set(find_weights(self.config.validation_weights, "validation_weights"))
+        if trained_on:
+            raise ConfigError(
+                f"trainer.game.validation_weights: {min(trained_on)} is among initial_weights too; "
+                "greedy validation must start from weights that the policy was not trained on"
+            )
         available = len(self.data.splits[SET]) * self.data.grid.cells
         if self.config.budget > available:
             raise ConfigError(
@@ -86,7 +93,7 @@ class Play:
         if self.weights_name:
             segmenter.load_weights(read_checkpoint(Path(self.weights_name)))
         else:
-            segmenter.load_state_dict(self.ralis.built_weights)
+            segmenter.restore(self.ralis.built_weights)
         self.ralis.segmenter_optimizer.optimizer.state.clear()
         self.ralis.average.reset()
         self.ledger, self.labels = self._fresh_labels()
@@ -108,9 +115,7 @@ class Play:
         pools = self.ledger.draw_pools(num_pools, self.config.pool_size, self.stream("pools"))
         segmenter, data, kind = self.ralis.segmenter, self.data, self.ralis.query.representation
         with self.timed("state"):
-            state = look(
-                segmenter, data.images, data.splits.state_set, data.grid, kind.pooling, None, data.eval_batch_size
-            )
+            state = self.look_at_state_set()
         with self.timed("candidates"):
             found = look_at_regions(
                 segmenter, data.images, data.splits[SET], data.grid, kind.pooling, pools.flatten(), data.eval_batch_size
@@ -118,12 +123,22 @@ class Play:
         with self.timed("features"):
             actions = kind.actions(found, self.labelled_histograms(), pools.shape)
             self.observation = Observation(
-                state.vector(),
+                state,
                 pools,
                 actions,
                 found.mean_entropy().reshape(pools.shape),
                 found.histogram.reshape(*pools.shape, -1),
             )
+
+    def look_at_state_set(self) -> Tensor:
+        """Step 1: [R_S, F]; nothing is computed or kept for a query network without a state path."""
+        if not self.ralis.query.use_state:
+            return torch.empty(0, 0)
+        data, pooling = self.data, self.ralis.query.representation.pooling
+        images = data.splits.state_set
+        return look(
+            self.ralis.segmenter, data.images, images, data.grid, pooling, batch_size=data.eval_batch_size
+        ).vector()
 
     def labelled_histograms(self) -> Tensor:
         """Ground-truth class histograms of the labelled regions: [L, C]."""
@@ -180,7 +195,7 @@ class Play:
     def receive(self, miou: float) -> None:
         """Step 6: note the gain of mean IoU."""
         assert self.observation is not None
-        if not torch.isfinite(torch.tensor([miou, self.ralis.loss])).all():
+        if not (math.isfinite(miou) and math.isfinite(self.ralis.loss)):
             raise RalsegError(
                 f"loss {self.ralis.loss} or mIoU {miou} is not finite (episode {self.episode_number}, step {self.step})"
             )
@@ -252,7 +267,7 @@ class Play:
             return
         batch = query.draw_minibatch(self.replay, stream(self.seed, "replay", self.updates))
         self.query_loss = self.ralis.update_query(batch)
-        if not torch.isfinite(torch.tensor(self.query_loss)):
+        if not math.isfinite(self.query_loss):
             raise RalsegError(f"the query network's loss is not finite after {self.updates} updates")
         self.updates += 1
         if self.updates % query.target_every == 0:
@@ -269,7 +284,7 @@ class Play:
             "weights": self.weights_name,
             "miou": list(self.scores),
             "labelled": len(self.ledger),
-            "class_entropy": float(torch.special.entr(shares).sum()),
+            "class_entropy": float(torch.special.entr(shares / shares.sum().clamp(min=1e-9)).sum()),
             "epsilon": self.epsilon,
             "query_loss": self.query_loss,
             "seconds": sum(self.seconds.values()),
@@ -293,6 +308,20 @@ class Play:
         yield
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
+    def _rules(self) -> dict[str, Any]:
+        """What may not change when a run goes on; more episodes may follow."""
+        played = self.plan[: self.episode_number + (self.step > 0)]
+        return {
+            "steps_per_episode": self.config.steps_per_episode,
+            "budget": self.config.budget,
+            "regions_per_step": self.config.regions_per_step,
+            "pool_size": self.config.pool_size,
+            "block": list(self.config.block),
+            "initial_weights": [str(path) for path in self.initial_weights],
+            "validation_weights": [str(path) for path in self.validation_weights],
+            "episodes so far": [[getattr(e, f.name) for f in fields(e)] for e in played],
+        }
+
     _COUNTERS = ("episode_number", "step", "training_steps", "updates", "query_loss")
 
     def state_dict(self) -> dict[str, Any]:
@@ -302,6 +331,7 @@ class Play:
         """
         return {
             **{name: getattr(self, name) for name in self._COUNTERS},
+            "rules": self._rules(),
             "block_steps": [{f.name: getattr(s, f.name) for f in fields(s)} for s in self.block_steps],
             "initial_scores": dict(self.initial_scores),
             "history": self.history,
@@ -317,6 +347,12 @@ class Play:
         """Go on where a checkpoint left off. The oracle is asked again for the labels."""
         for name in self._COUNTERS:
             setattr(self, name, state[name])
+        differing = [name for name, value in self._rules().items() if state["rules"][name] != value]
+        if differing:
+            raise ConfigError(
+                "the checkpoint is of a game with other rules: " + ", ".join(differing) + " differ; "
+                "go on with the configuration in the run's folder, or start anew"
+            )
         self.block_steps = [PlayedStep(**step) for step in state["block_steps"]]
         self.initial_scores, self.history = state["initial_scores"], state["history"]
         self.scores, self.seconds = state["scores"], state["seconds"]

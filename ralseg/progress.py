@@ -73,8 +73,12 @@ def describe(play: Any) -> str:
     return (
         f"{episode.kind} {play.episode_number + 1}/{len(play.plan)} ({episode.role}) step {play.step} "
         f"labelled {len(play.ledger)}/{play.config.budget} mIoU {100 * play.scores[-1]:.2f} "
-        f"epsilon {play.epsilon:.2f} loss {play.query_loss:.3g}"
+        f"epsilon {play.epsilon:.2f} loss {_short(play.query_loss)}"
     )
+
+
+def _short(loss: float | None) -> str:
+    return "-" if loss is None else f"{loss:.3g}"
 
 
 def summarise(play: Any) -> str:
@@ -84,5 +88,5 @@ def summarise(play: Any) -> str:
     return (
         f"episode {record['number'] + 1}/{len(play.plan)} {record['kind']:10} {record['role']:9} "
         f"labelled {record['labelled']} mIoU {first:.2f} -> {last:.2f} ({last - first:+.2f}) "
-        f"epsilon {record['epsilon']:.2f} loss {record['query_loss']:.3g} {record['seconds']:.1f} s"
+        f"epsilon {record['epsilon']:.2f} loss {_short(record['query_loss'])} {record['seconds']:.1f} s"
     )

@@ -99,8 +99,10 @@ class Minibatch(NamedTuple):
     states: Tensor  # [U, R_S, F]
     which: Tensor  # [B]
     actions: Tensor  # [B, M, A + 1]
+    counts: Tensor  # [B, M] 1, or 0 for what only fills up a row
     value: Tensor  # [B]
-    discount: Tensor  # [B], 0 where nothing follows
+    discount: Tensor  # [B]
+    goes_on: Tensor  # [B] bool: whether anything follows
     next_states: Tensor  # [V, R_S, F]
     next_which: Tensor  # [b] the rows that go on
     next_actions: Tensor  # [b, N, A + 1]
@@ -263,15 +265,15 @@ class QueryNetwork(pl.LightningModule):
             chooser, judge = (self.net, self.target) if self.double_dqn == "standard" else (self.target, self.net)
             best = self.values(chooser, batch.next_states, batch.next_which, batch.next_actions).argmax(1)
             worth = self.values(judge, batch.next_states, batch.next_which, batch.next_actions)
-        goes_on = batch.discount > 0
-        target[goes_on] += batch.discount[goes_on] * worth.gather(1, best[:, None])[:, 0]
+        target[batch.goes_on] += batch.discount[batch.goes_on] * worth.gather(1, best[:, None])[:, 0]
         return target
 
     def batch_loss(self, batch: Minibatch) -> Tensor:
         """Error of the query network on a minibatch; targets come from networks in evaluation mode."""
         target = self.td_target(batch)
         self.net.train()
-        predicted = self.values(self.net, batch.states, batch.which, batch.actions).mean(1)
+        values = self.values(self.net, batch.states, batch.which, batch.actions)
+        predicted = (values * batch.counts).sum(1) / batch.counts.sum(1)
         self.net.eval()
         error = functional.smooth_l1_loss if self.loss == "huber" else functional.mse_loss
         loss = error(predicted, target)
@@ -287,8 +289,7 @@ class QueryNetwork(pl.LightningModule):
         else:
             per_step = max(len(replay) // max(len(replay.steps), 1), 1)
             steps = replay.sample_steps(max(self.batch_size // per_step, 2), generator)
-            shortest = min(map(len, steps))
-            rows = [(step, step.chosen[:shortest], 0) for step in steps]
+            rows = [(step, step.chosen, 0) for step in steps]
         return self._collate(rows, len(replay.steps))
 
     def _collate(self, rows: list[tuple[StepMemory, Tensor, int]], experience: int) -> Minibatch:
@@ -298,13 +299,16 @@ class QueryNetwork(pl.LightningModule):
         next_states, next_which = _each_once([s.next_state for s, _ in going_on if s.next_state is not None])
         pools = [s.next_actions[k % len(s.next_actions)] for s, k in going_on if s.next_actions is not None]
         goes_on = torch.tensor([step.next_actions is not None for step, *_ in rows])
-        discount = torch.tensor([step.discount for step, *_ in rows]) * goes_on
+        most = max(len(actions) for _, actions, _ in rows)
+        counts = torch.stack([(torch.arange(most) < len(actions)).float() for _, actions, _ in rows])
         batch = Minibatch(
             states,
             which,
-            torch.stack([actions for _, actions, _ in rows]),
+            _stack_pools([actions for _, actions, _ in rows]),
+            counts,
             torch.tensor([step.value for step, *_ in rows]),
-            discount,
+            torch.tensor([step.discount for step, *_ in rows]),
+            goes_on,
             next_states,
             next_which,
             _stack_pools(pools),

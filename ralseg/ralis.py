@@ -10,6 +10,7 @@ from torch import Tensor
 from ralseg import __version__
 from ralseg.data.module import SegmentationData
 from ralseg.data.samples import Batch
+from ralseg.errors import ConfigError
 from ralseg.query import QueryNetwork
 from ralseg.segmenter import FPNSegmenter
 
@@ -22,7 +23,7 @@ class Ralis(pl.LightningModule):
     Args:
         segmenter: The network that learns to segment.
         query: The network that learns what to label.
-        gradient_clip: Largest norm of the segmenter's gradient (paper: 4).
+        gradient_clip: Largest norm of the segmenter's gradient (paper: 4); 0 for none.
     """
 
     def __init__(self, segmenter: FPNSegmenter, query: QueryNetwork, gradient_clip: float = 4.0) -> None:
@@ -38,11 +39,24 @@ class Ralis(pl.LightningModule):
     def setup(self, stage: str) -> None:
         """Fit both networks to the data."""
         data: SegmentationData = self.trainer.datamodule  # type: ignore[attr-defined]
+        self._check_options(data)
         self.segmenter.prepare(data)
         # before a checkpoint is restored: theta_0 of games that are given no other
         self.built_weights = {key: tensor.clone() for key, tensor in self.segmenter.state_dict().items()}
         num_state_regions = len(data.splits.state_set) * data.grid.cells
         self.query.build(data.class_names, num_state_regions, data.seed)
+
+    def _check_options(self, data: SegmentationData) -> None:
+        """Refuse what the game would silently ignore."""
+        if self.segmenter.has_scheduler:
+            raise ConfigError("model.segmenter: the game has no learning-rate schedule; leave scheduler out")
+        if self.segmenter.class_weights != "none":
+            raise ConfigError(
+                "model.segmenter: in the game class weights come with theta_0 (trainer.game.initial_weights), "
+                "as `ralseg pretrain` made them; leave class_weights at none"
+            )
+        if self.query.use_state and not data.splits.state_set:
+            raise ConfigError("the state_set is empty; set data.splits.state, or use_state: false in model.query")
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         """One optimizer each."""
@@ -61,12 +75,13 @@ class Ralis(pl.LightningModule):
     # -- step 5: train the segmenter on the regions just labelled --------------------------------
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
-        """One training iteration of the segmenter."""
+        """One training iteration of the segmenter on (a batch of) the regions just labelled."""
         optimizer = self.segmenter_optimizer
         optimizer.zero_grad()
         loss = self.segmenter.loss(batch)
         self.manual_backward(loss)
-        torch.nn.utils.clip_grad_norm_(self.segmenter.parameters(), self.gradient_clip)
+        if self.gradient_clip:
+            torch.nn.utils.clip_grad_norm_(self.segmenter.parameters(), self.gradient_clip)
         optimizer.step()
         self.loss = float(loss.detach())
 
@@ -169,4 +184,5 @@ class WeightAverage:
 
     def load_state_dict(self, state: list[Tensor]) -> None:
         """Return to saved averages."""
-        self._average = [tensor.clone() for tensor in state]
+        device = self._segmenter.device
+        self._average = [tensor.clone().to(device) for tensor in state]

@@ -108,10 +108,12 @@ def look(
             entropy, classes = entropy.flatten(0, 1), classes.flatten(0, 1)
         else:
             here = cells[(cells[:, 0] >= start) & (cells[:, 0] < start + len(chosen))]
-            entropy, classes = (maps[here[:, 0] - start, here[:, 1]] for maps in (entropy, classes))
+            row, cell = (here[:, 0] - start).to(entropy.device), here[:, 1].to(entropy.device)
+            entropy, classes = entropy[row, cell], classes[row, cell]
         parts.append(features.region_features(classes, entropy, logits.shape[1], pooling))
     segmenter.train(was_training)
-    return RegionFeatures(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    # the game, its ledger and its memory live on the CPU
+    return RegionFeatures(*(torch.cat(column).cpu() for column in zip(*parts, strict=True)))
 
 
 def look_at_regions(

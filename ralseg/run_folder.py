@@ -6,7 +6,10 @@ from pathlib import Path
 from ralseg.errors import ConfigError
 
 CHECKPOINTS = "checkpoints"
-_OWN = (CHECKPOINTS, "splits.json", "config*.yaml", "test.json")
+_OWN = (
+    *(CHECKPOINTS, "splits.json", "config*.yaml", "test*.json"),
+    *("episodes", "history.json", "learning_curve.png"),
+)
 
 
 def find_checkpoint(folder: Path, name: str) -> Path:

@@ -128,7 +128,7 @@ class FPNSegmenter(pl.LightningModule):
         self.freeze_encoder, self.cache_features = freeze_encoder, cache_features
         self._feature_cache_bytes = int(feature_cache_gb * 1e9)
         self.label_stride = label_stride
-        self._class_weights = class_weights
+        self.class_weights, self.has_scheduler = class_weights, scheduler is not None
         self._optimizer, self._scheduler = optimizer, scheduler
 
         self.net = self._build(encoder, encoder_weights, pyramid_channels, segmentation_channels, dropout)
@@ -236,7 +236,7 @@ class FPNSegmenter(pl.LightningModule):
     def setup(self, stage: str) -> None:
         """Take class weights and the number of images from the data."""
         data: SegmentationData = self.trainer.datamodule  # type: ignore[attr-defined]
-        if stage == "fit" and self._class_weights == "inverse_sqrt":
+        if stage == "fit" and self.class_weights == "inverse_sqrt":
             self.class_weight.copy_(inverse_sqrt_weights(data.fit_class_frequencies()))
         self.prepare(data)
 
@@ -306,8 +306,6 @@ class FPNSegmenter(pl.LightningModule):
         ]
         if differing:
             raise ConfigError("the checkpoint does not fit this model: " + "; ".join(differing))
-        if self.features is not None and not self._has_encoder_of(checkpoint["state_dict"]):
-            self.features.clear()
 
     def _has_encoder_of(self, state: dict[str, Tensor]) -> bool:
         own = self.net.encoder.state_dict(prefix="net.encoder.")
@@ -316,7 +314,13 @@ class FPNSegmenter(pl.LightningModule):
     def load_weights(self, checkpoint: dict[str, Any]) -> None:
         """Take the weights of a ``ralseg pretrain`` checkpoint, if they fit."""
         self.on_load_checkpoint(checkpoint)
-        self.load_state_dict(checkpoint["state_dict"])
+        self.restore(checkpoint["state_dict"])
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take weights; features of another encoder are forgotten."""
+        if self.features is not None and not self._has_encoder_of(state):
+            self.features.clear()
+        self.load_state_dict(state)
 
 
 class FeatureCache:

@@ -12,6 +12,7 @@ from rich.table import Table
 from ralseg import run_folder
 from ralseg.checkpoints import DurableCheckpointIO
 from ralseg.data.module import SegmentationData
+from ralseg.errors import ConfigError
 from ralseg.files import write_atomically
 from ralseg.segmenter import FPNSegmenter
 from ralseg.tracking import RunLogger
@@ -71,6 +72,11 @@ class RunTrainer(pl.Trainer):
             run_folder.claim(folder, resume=ckpt is not None, overwrite=self.overwrite)
         self.fit(model, datamodule=datamodule, ckpt_path=run_folder.resume_point(folder, ckpt))
         best = self.checkpoint_callback
+        if isinstance(best, ModelCheckpoint) and not best.best_model_path and not self.fast_dev_run:  # type: ignore[attr-defined]
+            raise ConfigError(
+                f"the run ended after {self.current_epoch} epochs without one validation, so nothing was kept; lower "
+                f"trainer.check_val_every_n_epoch={self.check_val_every_n_epoch} or train longer"
+            )
         if isinstance(best, ModelCheckpoint) and best.best_model_score is not None:
             score = 100 * float(best.best_model_score)
             Console(soft_wrap=True).print(f"best {SCORE} {score:.2f} in {best.best_model_path}")

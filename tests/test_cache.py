@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from ralseg.data.cache import TensorCache
+from ralseg.errors import ConfigError
 
 
 @pytest.mark.parametrize("ram_items", [0, 3, 10])
@@ -33,6 +34,11 @@ def test_forked_workers_fill_the_parents_copy(tmp_path):
     os.waitpid(child, 0)
     assert [index in cache for index in range(6)] == [False, True, False, False, False, True]
     assert cache[5].tolist() == [7.5] * 4
+
+
+def test_a_cache_larger_than_the_disk_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"GB on disk, but .* GB free; set data\.cache_folder"):
+        TensorCache(None, 10**9, (10**6,), torch.float32, 0, tmp_path)
 
 
 def test_put_only_caches_do_not_make():

@@ -169,6 +169,11 @@ def test_learning_happens_and_runs_are_repeatable(folder, capsys):
     assert all(torch.equal(scores[0][0][k], scores[1][0][k]) for k in scores[0][0])
 
 
+def test_a_run_too_short_to_be_validated_is_an_error_not_an_empty_folder(folder, capsys):
+    assert main(["pretrain", "--config", "tiny.yaml", "--trainer.check_val_every_n_epoch", "9"]) == 2
+    assert "lower trainer.check_val_every_n_epoch=9" in capsys.readouterr().err
+
+
 def test_several_seeds_in_one_go_differ_in_weights_and_images(folder, capsys):
     options = ["--seeds", "4,5", "--data.fit_images", "3", "--trainer.max_epochs", "2"]
     assert main(["pretrain", "--config", "tiny.yaml", *options]) == 0

@@ -171,6 +171,43 @@ def test_a_run_that_was_cut_off_ends_like_one_that_was_not(tmp_path, rules, quer
     assert_same(everything(whole), everything(resumed))
 
 
+def test_a_game_with_other_rules_does_not_go_on(tmp_path):
+    play(tmp_path, game(), max_epochs=5, checkpoint_every=1)
+    with pytest.raises(ConfigError, match="other rules: pool_size differ"):
+        play(tmp_path, game(pool_size=2), ckpt="last")
+    with pytest.raises(ConfigError, match=r"other rules: .*budget"):
+        play(tmp_path, game(budget=12), ckpt="last")
+
+
+def test_validation_never_starts_from_weights_that_were_trained_on(tmp_path):
+    trainer = pl.Trainer(default_root_dir=tmp_path, max_epochs=0, logger=False, accelerator="cpu")
+    trainer.fit(model().segmenter, datamodule=small_data())
+    trainer.save_checkpoint(tmp_path / "w.ckpt")
+    weights = [str(tmp_path / "w.ckpt")]
+    with pytest.raises(ConfigError, match=r"w\.ckpt is among initial_weights too"):
+        play(tmp_path / "run", game(initial_weights=weights, validation_weights=weights))
+
+
+@pytest.mark.parametrize(
+    ("segmenter", "options", "message"),
+    [
+        ({"class_weights": "inverse_sqrt"}, {}, "class weights come with theta_0"),
+        ({"scheduler": lambda o: torch.optim.lr_scheduler.StepLR(o, 1)}, {}, "no learning-rate schedule"),
+        ({}, {"precision": "16-mixed"}, "use bf16-mixed"),
+    ],
+)
+def test_options_that_the_game_would_ignore_are_refused(tmp_path, segmenter, options, message):
+    with pytest.raises(ConfigError, match=message):
+        play(tmp_path, game(), model(segmenter=segmenter), **options)
+
+
+def test_without_a_state_path_no_state_is_kept(tmp_path):
+    rules = game(episodes=2, validation_plays=0)
+    trainer = play(tmp_path, rules, model(**SUMMARY, returns="monte_carlo", bootstrap=False))
+    assert all(step.state.numel() == 0 for step in trainer.fit_loop.play.replay.steps)
+    assert trainer.datamodule.step_loader is None
+
+
 def test_checkpoints_hold_plain_data_and_say_what_the_policy_is(tmp_path):
     play(tmp_path, game())
     content = read_checkpoint(tmp_path / "checkpoints/best.ckpt")

@@ -151,6 +151,17 @@ def test_step_credit_regresses_the_mean_of_a_step():
     assert float(network.batch_loss(batch)) == pytest.approx(float((predicted - batch.value).square().mean()), rel=1e-5)
 
 
+def test_step_credit_of_unequal_steps_is_the_mean_of_each():
+    network = query(features="summary", use_gate=False, use_state=False, linear=True, batch_norm=False, bootstrap=False,
+                    returns="monte_carlo", credit="step")  # fmt: skip
+    steps = [memory(network, 0, 1.0, follow=False, pools=5), memory(network, 1, 2.0, follow=False, pools=1)]
+    batch = network._collate([(step, step.chosen, 0) for step in steps], 2)
+    zero = torch.zeros(1, dtype=torch.int64)
+    means = [float(network.values(network.net, s.state[None], zero, s.chosen[None]).mean()) for s in steps]
+    expected = ((means[0] - 1) ** 2 + (means[1] - 2) ** 2) / 2
+    assert float(network.batch_loss(batch)) == pytest.approx(expected, rel=1e-4)
+
+
 def test_shrinkage_fades_with_experience():
     network = query(shrinkage=10.0)
     step = memory(network, 0)

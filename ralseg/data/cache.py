@@ -1,12 +1,15 @@
 """Everything that is costly to make is made once a run: in RAM up to a limit, then on disk."""
 
 import mmap
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from ralseg.errors import ConfigError
 
 
 def _shared_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -54,12 +57,24 @@ class TensorCache:
         self._ram = _shared_zeros((self.num_in_ram, *shape), dtype)
         self._disk = torch.empty(0, *shape, dtype=dtype)
         if num_on_disk:
+            self._check_disk(num_on_disk * item_bytes, folder)
             # an unlinked temporary file: the mapping keeps it alive, and a crash leaves nothing behind
             with tempfile.NamedTemporaryFile(prefix="ralseg-cache-", dir=folder) as file:
                 file.truncate(num_on_disk * item_bytes)
                 size = num_on_disk * torch.Size(shape).numel()
                 self._disk = torch.from_file(file.name, shared=True, size=size, dtype=dtype)
                 self._disk = self._disk.reshape(num_on_disk, *shape)
+
+    @staticmethod
+    def _check_disk(needed: int, folder: Path | None) -> None:
+        """Filling a disk through a mapping would end the process without a word."""
+        where = folder or Path(tempfile.gettempdir())
+        free = shutil.disk_usage(where).free
+        if needed > free:
+            raise ConfigError(
+                f"the cache needs {needed / 1e9:.1f} GB on disk, but {where} has {free / 1e9:.1f} GB free; set "
+                "data.cache_folder to a larger disk, raise data.cache_gb, or lower data.size"
+            )
 
     def __len__(self) -> int:
         """Number of items there is room for."""

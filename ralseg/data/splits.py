@@ -118,10 +118,10 @@ def draw_splits(dataset: SegmentationDataset, sizes: SplitSizes) -> Splits:
     test_subset = "val" if sizes.reward_from_train and not free["test"] else "test"
     test = _take(free[test_subset], sizes.test, "test", test_subset)
 
-    counts = np.stack([class_counts(dataset, i) for i in known]) if known else np.zeros((0, 1), np.int64)
-    rows, _ = (
-        choose_representative(counts, sizes.state, rng) if 0 < sizes.state < len(known) else (range(sizes.state), 0)
-    )
+    rows = list(range(sizes.state))
+    if 0 < sizes.state < len(known):
+        counts = np.stack([class_counts(dataset, i) for i in known])
+        rows, _ = choose_representative(counts, sizes.state, rng)
     state = sorted(known[row] for row in rows)
     train = sorted(set(known) - set(state))
     return Splits(state, train, sorted(reward), sorted(acquisition), sorted(test))
