@@ -145,6 +145,6 @@ def draw_learning_curve(history: list[Record], plays: int, path: Path) -> None:
     for axes in (left, right):
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=8)
+            axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
