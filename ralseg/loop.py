@@ -1,15 +1,13 @@
 """The ActiveLearningLoop: order of events and saved state. What happens in each is in ``play.py``."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import lightning.pytorch as pl
 from lightning.pytorch.loops.fit_loop import _FitLoop
 
 from ralseg.errors import ConfigError
 from ralseg.play import Play
-
-if TYPE_CHECKING:
-    from ralseg.al_trainer import ActiveLearningTrainer
 
 
 class ActiveLearningLoop(_FitLoop):
@@ -19,11 +17,11 @@ class ActiveLearningLoop(_FitLoop):
     overrides six methods of ``_FitLoop``, all thin, and ``tests/test_loop.py`` fails when one disappears.
 
     Args:
-        trainer: The trainer whose loop this is.
+        trainer: The ``ActiveLearningTrainer`` whose loop this is.
         base: The loop that it takes the place of.
     """
 
-    def __init__(self, trainer: "ActiveLearningTrainer", base: _FitLoop) -> None:
+    def __init__(self, trainer: pl.Trainer, base: _FitLoop) -> None:
         super().__init__(trainer, base.min_epochs, base.max_epochs)
         self.epoch_loop = base.epoch_loop  # carries max_steps and what fast_dev_run set
         self.play: Play | None = None

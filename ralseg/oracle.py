@@ -34,7 +34,7 @@ class MaskOracle:
         """Copy the labels of each region out of its image's mask."""
         boxes = self._grid.boxes(regions).tolist()
         images = self._grid.image_of(regions).tolist()
-        cells = [self._vault.reveal(self._images[i], tuple(box)) for i, box in zip(images, boxes, strict=True)]
+        cells = [self._vault.reveal_box(self._images[i], tuple(box)) for i, box in zip(images, boxes, strict=True)]
         if not cells:
             return torch.empty(0, self._grid.cell_height, self._grid.cell_width, dtype=torch.uint8)
         return torch.stack(cells)

@@ -33,7 +33,7 @@ class MaskVault:
             )
         return self._masks[index]
 
-    def reveal(self, index: int, box: tuple[int, int, int, int]) -> Tensor:
+    def reveal_box(self, index: int, box: tuple[int, int, int, int]) -> Tensor:
         """Labels inside a box (x, y, width, height) of any image. For oracles only."""
         x, y, width, height = box
         self.revealed += 1
