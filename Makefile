@@ -28,6 +28,8 @@ demo: $(READY)  ## the main job on synthetic streets, within ten minutes; run it
 	$(BIN)/ralseg test --config synthetic_pretrain.yaml --trainer.default_root_dir runs/synthetic_pretrain/seed0
 	$(BIN)/ralseg fit --config synthetic_dqn.yaml --ckpt last
 
+# the tests' networks are tiny: a second thread costs more than it brings
+test: export OMP_NUM_THREADS ?= 1
 test: $(READY)  ## all tests
 	$(BIN)/python -m pytest
 
