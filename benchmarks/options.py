@@ -35,7 +35,7 @@ from ralseg.trainer import RunTrainer
 CSV = Path(__file__).with_name("options.csv")
 SEEDS = (0, 1, 2)
 WEIGHTS = Path(tempfile.gettempdir()) / "ralseg-options-theta_0"
-EPISODES, PLAYS = 24, 4
+EPISODES, PLAYS = 24, 6
 
 DQN: dict[str, Any] = {
     "query": {"replay_size": 600, "optimizer": lambda p: torch.optim.Adam(p, lr=5e-4, weight_decay=1e-3)},
@@ -129,7 +129,7 @@ def run(base: dict[str, Any], change: dict[str, Any], seed: int) -> dict[str, fl
     """Train a policy; its greedy games against uniform and entropy."""
     torch.manual_seed(seed)
     query = QueryNetwork(**(base["query"] | change.get("query", {})))
-    players = Ralis(segmenter(optimizer=lambda p: torch.optim.SGD(p, lr=5e-3, momentum=0.9)), query)
+    players = Ralis(segmenter(optimizer=lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9)), query)
     rules = base["game"] | change.get("game", {})
     game = GameConfig(
         budget=96, regions_per_step=12, pool_size=10,

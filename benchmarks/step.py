@@ -1,8 +1,9 @@
 """What a step of the game costs beside the network passes that it cannot avoid. Run by `make bench`.
 
 Plays an episode through the real trainer, then makes the same passes bare: D_S once, each image with a
-candidate once, one training iteration, D_R once, with the same batch sizes on tensors that lie in RAM.
-Both are repeated in turn; the median of the ratios counts. Writes benchmarks/step.json.
+candidate once, one training iteration, D_R once, and one update of the query network on a minibatch that lies
+ready; with the same batch sizes, on tensors in RAM. Both are repeated in turn; the median of the ratios counts.
+Writes benchmarks/step.json. The two large sizes use few images: their passes take seconds each.
 """
 
 import json
@@ -13,18 +14,21 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from ralseg.al_trainer import ActiveLearningTrainer
+from ralseg.commands import quiet_console
 from ralseg.data import SyntheticStreets
 from ralseg.data.module import SegmentationData
 from ralseg.data.samples import Batch
 from ralseg.data.splits import SplitSizes
 from ralseg.encoders import LITE0, LITE0_ENCODER
 from ralseg.game import GameConfig
-from ralseg.query import QueryNetwork
+from ralseg.query import Minibatch, QueryNetwork
 from ralseg.ralis import Ralis
+from ralseg.randomness import stream
 from ralseg.regions import GridShape
 from ralseg.segmenter import FPNSegmenter
 
@@ -62,7 +66,7 @@ RESNET50 = {"encoder": "resnet50", "encoder_weights": "none"}
 SIZES = (
     Size("demo, cached features", 128, 192, GridShape(4, 6), LITE0_CACHED, (10, 60, 40), 24, 10, 6, 5),
     Size("CamVid, ResNet-50", 360, 480, GridShape(4, 6), RESNET50, (2, 6, 4), 8, 10, 2, 3, (224, 224), 4),
-    Size("Cityscapes, ResNet-50", 1024, 2048, GridShape(8, 16), RESNET50, (1, 2, 1), 8, 20, 1, 2, (256, 512), 1),
+    Size("Cityscapes, ResNet-50", 1024, 2048, GridShape(8, 16), RESNET50, (1, 1, 1), 4, 20, 1, 2, (256, 512), 1),
 )
 
 
@@ -81,8 +85,17 @@ def make(size: Size) -> tuple[SegmentationData, Ralis]:
     return data, Ralis(FPNSegmenter(data.class_names, **size.segmenter), QueryNetwork())
 
 
-def play(size: Size, data: SegmentationData, ralis: Ralis, folder: str) -> tuple[float, dict[str, float], list[int]]:
-    """Seconds of an episode, its parts, and the number of images with a candidate at each step."""
+class Played(NamedTuple):
+    """What an episode took."""
+
+    seconds: float
+    parts: dict[str, float]
+    shown: list[int]  # number of images with a candidate at each step
+    minibatch: Minibatch
+
+
+def play(size: Size, data: SegmentationData, ralis: Ralis, folder: str) -> Played:
+    """Play two episodes; the second one counts."""
     budget = size.steps * size.regions_per_step
     game = GameConfig(budget, size.regions_per_step, size.pool_size, episodes=2, validation_plays=0)
     trainer = ActiveLearningTrainer(
@@ -91,7 +104,6 @@ def play(size: Size, data: SegmentationData, ralis: Ralis, folder: str) -> tuple
     )  # fmt: skip
     times: list[float] = []
     shown: list[int] = []
-    parts: dict[str, float] = {}
     loop = trainer.fit_loop
     advance_start, advance_end = loop.on_advance_start, loop.on_advance_end
 
@@ -102,20 +114,17 @@ def play(size: Size, data: SegmentationData, ralis: Ralis, folder: str) -> tuple
         shown.append(len(data.grid.image_of(pools).unique()))
 
     def end() -> None:
-        parts.update({part: parts.get(part, 0) + 0 for part in loop.play.seconds})
-        seconds = dict(loop.play.seconds)
         advance_end()
         times[-1] += time.perf_counter()
-        if len(times) == 2 * size.steps:
-            parts.update(loop.play.seconds or seconds)
 
     loop.on_advance_start, loop.on_advance_end = start, end
     trainer.fit(ralis, datamodule=data)
     # the first episode fills the caches; its first step also scores theta_0
-    return sum(times[size.steps :]), {part: value for part, value in parts.items()}, shown[size.steps :]
+    minibatch = ralis.query.draw_minibatch(loop.play.replay, stream(0, "bench"))
+    return Played(sum(times[size.steps :]), dict(loop.play.seconds), shown[size.steps :], minibatch)
 
 
-def bare(size: Size, data: SegmentationData, ralis: Ralis, shown: list[int]) -> float:
+def bare(size: Size, data: SegmentationData, ralis: Ralis, played: Played) -> float:
     """Seconds of the same passes with nothing around them."""
     segmenter = ralis.segmenter
     stride, batch = segmenter.label_stride, size.eval_batch_size
@@ -137,8 +146,9 @@ def bare(size: Size, data: SegmentationData, ralis: Ralis, shown: list[int]) -> 
         torch.zeros(size.regions_per_step, dtype=torch.bool),
     )
     optimizer = torch.optim.SGD([p for p in segmenter.parameters() if p.requires_grad], lr=1e-9)
+    query_optimizer = torch.optim.SGD(ralis.query.net.parameters(), lr=1e-9)
     start = time.perf_counter()
-    for number in shown:
+    for number in played.shown:
         segmenter.eval()
         forward(state)
         forward(train[:number])
@@ -147,11 +157,15 @@ def bare(size: Size, data: SegmentationData, ralis: Ralis, shown: list[int]) -> 
         optimizer.zero_grad()
         segmenter.loss(sample).backward()
         optimizer.step()
+        query_optimizer.zero_grad()
+        ralis.query.batch_loss(played.minibatch).backward()
+        query_optimizer.step()
     return time.perf_counter() - start
 
 
 def main() -> None:
     """Measure all sizes, print a table, write JSON."""
+    quiet_console()
     facts = {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
@@ -166,13 +180,13 @@ def main() -> None:
         pairs = []
         for _ in range(size.repeats):
             with tempfile.TemporaryDirectory() as folder:
-                whole, parts, shown = play(size, data, ralis, folder)
-            pairs.append((whole, bare(size, data, ralis, shown)))
+                played = play(size, data, ralis, folder)
+            pairs.append((played.seconds, bare(size, data, ralis, played)))
         ratio = statistics.median(a / b for a, b in pairs)
         step, least = (statistics.median(column) / size.steps for column in zip(*pairs, strict=True))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"{size.name:24} {step:8.3f} {least:8.3f} {ratio:6.3f} {peak:8.0f}")
-        shares = {part: round(value / size.steps, 4) for part, value in parts.items()}
+        shares = {part: round(value / size.steps, 4) for part, value in played.parts.items()}
         print("  seconds a step by part: " + ", ".join(f"{part} {value}" for part, value in shares.items()))
         rows.append({"size": size.name, "step": step, "bare": least, "ratio": ratio, "peak_mb": peak, "parts": shares})
     Path(__file__).with_name("step.json").write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")

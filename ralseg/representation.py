@@ -102,14 +102,13 @@ def look(
         chosen = indices[start : start + batch_size]
         pixels = images.stack(chosen).to(segmenter.device)
         logits = segmenter.logits(pixels, torch.tensor(chosen), stride=segmenter.label_stride)
-        entropy = grid.split(features.entropy_map(logits))  # [b, cells, h, w]
-        classes = grid.split(predicted_classes(logits))
         if cells is None:
-            entropy, classes = entropy.flatten(0, 1), classes.flatten(0, 1)
-        else:
-            here = cells[(cells[:, 0] >= start) & (cells[:, 0] < start + len(chosen))]
-            row, cell = (here[:, 0] - start).to(entropy.device), here[:, 1].to(entropy.device)
-            entropy, classes = entropy[row, cell], classes[row, cell]
+            entropy = grid.split(features.entropy_map(logits)).flatten(0, 1)
+            classes = grid.split(predicted_classes(logits)).flatten(0, 1)
+        else:  # most regions of an image are no candidates: nothing is computed for those
+            here = cells[(cells[:, 0] >= start) & (cells[:, 0] < start + len(chosen))].to(logits.device)
+            regions = grid.split(logits)[here[:, 0] - start, here[:, 1]]  # [r, C, h, w]
+            entropy, classes = features.entropy_map(regions), predicted_classes(regions)
         parts.append(features.region_features(classes, entropy, logits.shape[1], pooling))
     segmenter.train(was_training)
     # the game, its ledger and its memory live on the CPU
