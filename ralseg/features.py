@@ -5,7 +5,8 @@ regions. All results are plain floats; no module, no device, no global state.
 """
 
 import math
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -63,12 +64,14 @@ def pooled_entropy(entropy: Tensor, pooling: EntropyPooling = "3H") -> Tensor:
     return torch.cat([lowest, mean, highest], 1)
 
 
-class RegionFeatures(NamedTuple):
+@dataclass(frozen=True)
+class RegionFeatures:
     """What is known of regions from predictions alone."""
 
     histogram: Tensor  # [R, C] share of predicted classes
     pooled: Tensor  # [R, 64 or 192] pooled entropy
     moments: Tensor  # [R, 3] mean, maximum and spatial deviation of the entropy
+    measures: dict[str, Tensor] = field(default_factory=dict)  # [R] or [R, D] each, by name
 
     def vector(self) -> Tensor:
         """The paper's description of a region: [R, C + 64 or 192]."""
@@ -78,12 +81,34 @@ class RegionFeatures(NamedTuple):
         """Mean entropy of each region: [R]."""
         return self.moments[:, 0]
 
+    def __getitem__(self, rows: Tensor) -> "RegionFeatures":
+        """Some of the regions, or all in another order."""
+        measures = {name: values[rows] for name, values in self.measures.items()}
+        return RegionFeatures(self.histogram[rows], self.pooled[rows], self.moments[rows], measures)
 
-def region_features(classes: Tensor, entropy: Tensor, num_classes: int, pooling: EntropyPooling) -> RegionFeatures:
-    """Describe regions by their predicted classes [R, h, w] and entropies [R, h, w]."""
+    @staticmethod
+    def join(parts: list["RegionFeatures"]) -> "RegionFeatures":
+        """The regions of all parts, on the CPU, where the game lives."""
+
+        def together(tensors: list[Tensor]) -> Tensor:
+            return torch.cat(tensors).cpu()
+
+        return RegionFeatures(
+            together([part.histogram for part in parts]),
+            together([part.pooled for part in parts]),
+            together([part.moments for part in parts]),
+            {name: together([part.measures[name] for part in parts]) for name in parts[0].measures},
+        )
+
+
+def region_features(
+    classes: Tensor, entropy: Tensor, num_classes: int, pooling: EntropyPooling | None
+) -> RegionFeatures:
+    """Describe regions by their predicted classes [R, h, w] and entropies [R, h, w]; without pooled maps if None."""
     flat = entropy.flatten(1)
     moments = torch.stack([flat.mean(1), flat.amax(1), flat.std(1, correction=0)], 1)
-    return RegionFeatures(class_histogram(classes, num_classes), pooled_entropy(entropy, pooling), moments)
+    pooled = flat[:, :0] if pooling is None else pooled_entropy(entropy, pooling)
+    return RegionFeatures(class_histogram(classes, num_classes), pooled, moments)
 
 
 def smoothed(histogram: Tensor) -> Tensor:

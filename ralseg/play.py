@@ -1,9 +1,6 @@
 """A game being played: what is labelled, what the agent sees, what it remembers."""
 
 import math
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,24 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ralseg.baselines import BASELINES
 from ralseg.checkpoints import read_checkpoint
 from ralseg.curves import finished_rounds, validation_metrics
 from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError, RalsegError
-from ralseg.features import class_histogram
 from ralseg.game import Episode, GameConfig, PlayedStep, RewardStatistics, pay, plan_episodes, remember
-from ralseg.ledger import RegionLedger
-from ralseg.oracle import RevealedLabels
-from ralseg.policies import Entropy, Learned, Perturbed, Policy, Uniform, choose
+from ralseg.labelling import Labelling
+from ralseg.policies import Learned, Perturbed, Policy, choose
 from ralseg.ralis import Ralis
-from ralseg.randomness import stream, stream_seed
+from ralseg.randomness import stream
 from ralseg.replay import ReplayBuffer, StepMemory, memory_state
-from ralseg.representation import Observation, look, look_at_regions
 
 SET = "train_set"
 
 
-class Play:
+class Play(Labelling):
     """All episodes of a run, step by step. The loop says when, this class says what.
 
     Args:
@@ -38,10 +33,10 @@ class Play:
     """
 
     def __init__(self, config: GameConfig, data: SegmentationData, ralis: Ralis) -> None:
-        self.config, self.data, self.ralis = config, data, ralis
-        self.seed = data.seed
+        self.config, self.ralis, self.seed = config, ralis, data.seed
         self.plan = plan_episodes(config)
-        self.oracle = data.oracle(SET)
+        self.episode_number = 0
+        super().__init__(data, SET, ralis.segmenter, data.oracle(SET))
         self.replay = ReplayBuffer(ralis.query.replay_size)
         self.statistics = RewardStatistics(config.steps_per_episode)
         ralis.average.share = config.reward.average
@@ -49,15 +44,11 @@ class Play:
         self.validation_weights = find_weights(config.validation_weights, "validation_weights") or self.initial_weights
         self._check_rules()
 
-        self.episode_number, self.step = 0, 0
         self.training_steps, self.updates = 0, 0
         self.block_steps: list[PlayedStep] = []
         self.initial_scores: dict[str, float] = {}
         self.history: list[dict[str, Any]] = []
-        self.ledger, self.labels = self._fresh_labels()
-        self.observation: Observation | None = None
         self.scores: list[float] = []
-        self.seconds: dict[str, float] = {}
         self.query_loss: float | None = None
 
     def _check_rules(self) -> None:
@@ -96,65 +87,24 @@ class Play:
             segmenter.restore(self.ralis.built_weights)
         self.ralis.segmenter_optimizer.optimizer.state.clear()
         self.ralis.average.reset()
-        self.ledger, self.labels = self._fresh_labels()
+        self.hide_labels()
         self.step, self.scores = 0, []
-        self.seconds = {}
 
-    def _fresh_labels(self) -> tuple[RegionLedger, RevealedLabels]:
-        grid = self.data.grid
-        return RegionLedger(len(self.data.splits[SET]) * grid.cells), RevealedLabels(grid)
-
-    def stream(self, name: str) -> torch.Generator:
-        """The generator of a named draw at this step; members of a block share it."""
-        return stream(self.seed, f"{self.episode.kind} {name}", self.episode.draw, self.step)
+    def counters(self) -> tuple[str, int, int]:
+        """Kind and number of the episode's draws, and the step; members of a block share them."""
+        return self.episode.kind, self.episode.draw, self.step
 
     def observe(self) -> None:
         """Steps 1 and 2: look at the state set, draw the pools, describe their regions."""
-        remaining = self.config.budget - len(self.ledger)
-        num_pools = min(self.config.regions_per_step, remaining)
+        num_pools = min(self.config.regions_per_step, self.config.budget - len(self.ledger))
         pools = self.ledger.draw_pools(num_pools, self.config.pool_size, self.stream("pools"))
-        segmenter, data, kind = self.ralis.segmenter, self.data, self.ralis.query.representation
-        with self.timed("state"):
-            state = self.look_at_state_set()
-        with self.timed("candidates"):
-            found = look_at_regions(
-                segmenter, data.images, data.splits[SET], data.grid, kind.pooling, pools.flatten(), data.eval_batch_size
-            )
-        with self.timed("features"):
-            actions = kind.actions(found, self.labelled_histograms(), pools.shape)
-            self.observation = Observation(
-                state,
-                pools,
-                actions,
-                found.mean_entropy().reshape(pools.shape),
-                found.histogram.reshape(*pools.shape, -1),
-            )
-
-    def look_at_state_set(self) -> Tensor:
-        """Step 1: [R_S, F]; nothing is computed or kept for a query network without a state path."""
-        if not self.ralis.query.use_state:
-            return torch.empty(0, 0)
-        data, pooling = self.data, self.ralis.query.representation.pooling
-        images = data.splits.state_set
-        return look(
-            self.ralis.segmenter, data.images, images, data.grid, pooling, batch_size=data.eval_batch_size
-        ).vector()
-
-    def labelled_histograms(self) -> Tensor:
-        """Ground-truth class histograms of the labelled regions: [L, C]."""
-        num_classes = len(self.data.class_names)
-        regions = self.ledger.labelled.tolist()
-        if not regions:
-            return torch.zeros(0, num_classes)
-        return class_histogram(torch.stack([self.labels[region] for region in regions]), num_classes)
+        self.observation = self.look_at(pools, Learned(self.ralis.query).needs)
 
     def policy(self) -> Policy:
         """Who plays this episode."""
         role = self.episode.role
-        if role == "uniform":
-            return Uniform()
-        if role == "entropy":
-            return Entropy()
+        if role in BASELINES:
+            return BASELINES[role]()
         learned = Learned(self.ralis.query)
         if role == "policy":
             return learned
@@ -184,13 +134,7 @@ class Play:
         """Step 4: the oracle labels the regions, and the sets are updated."""
         assert self.observation is not None
         self.picked = picked
-        regions = self.observation.pools[torch.arange(len(picked)), picked]
-        self.ledger.add(regions, self.step)
-        self.labels.add(regions, self.oracle.label(regions))
-        seed = stream_seed(self.seed, f"{self.episode.kind} augmentation", self.episode.draw, self.step)
-        self.data.show_regions(SET, regions, self.labels, seed)
-        # dropout, the one draw that no generator can be given to
-        torch.manual_seed(stream_seed(self.seed, f"{self.episode.kind} dropout", self.episode.draw, self.step))
+        self.have_labelled(self.observation.pools[torch.arange(len(picked)), picked])
 
     def receive(self, miou: float) -> None:
         """Step 6: note the gain of mean IoU."""
@@ -300,13 +244,6 @@ class Play:
         plays, history = self.config.validation_plays, self.history
         numbers = finished_rounds(history, plays)
         return [validation_metrics(history, number)["validation/auc"] for number in numbers]
-
-    @contextmanager
-    def timed(self, part: str) -> Iterator[None]:
-        """Add the seconds spent inside to a part of the episode."""
-        start = time.perf_counter()
-        yield
-        self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
     def _rules(self) -> dict[str, Any]:
         """What may not change when a run goes on; more episodes may follow."""

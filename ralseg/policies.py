@@ -1,39 +1,43 @@
 """Policies: each gives the candidates of a step their scores, and nothing else."""
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ralseg.query import QueryNetwork
-from ralseg.representation import Observation
+from ralseg.representation import Observation, Representation
 
 
-class Policy(Protocol):
-    """Scores regions; the loop draws the pools and takes the best of each."""
+@dataclass(frozen=True)
+class Needs:
+    """What a policy wants to see beside entropy and predicted classes; nothing else is computed.
 
+    Args:
+        measures: Measures of the candidates by name, see ``measures.py``.
+        labelled_measures: Measures of the regions labelled so far.
+        representation: Features of sub-actions, for a query network.
+        state: Features of the state set too.
+    """
+
+    measures: tuple[str, ...] = ()
+    labelled_measures: tuple[str, ...] = ()
+    representation: Representation | None = None
+    state: bool = False
+
+
+class Policy(ABC):
+    """Scores regions; the loop draws the pools and takes the best of each. Subclass it for your own."""
+
+    needs = Needs()
+
+    @abstractmethod
     def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Scores of the step's candidates, higher is better: [K, N]."""
-        ...
 
 
-class Uniform:
-    """U: every region is as good as any other."""
-
-    def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Random scores."""
-        return torch.rand(observation.pools.shape, generator=generator)
-
-
-class Entropy:
-    """H: the largest mean entropy of the pixels' predictions."""
-
-    def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Mean entropy of each region."""
-        return observation.entropy
-
-
-class Learned:
+class Learned(Policy):
     """The query network's Q.
 
     Args:
@@ -42,6 +46,7 @@ class Learned:
 
     def __init__(self, query: QueryNetwork) -> None:
         self.query = query
+        self.needs = Needs(representation=query.representation, state=query.use_state)
 
     def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Q of each candidate."""
@@ -49,7 +54,7 @@ class Learned:
         return values.cpu()
 
 
-class Perturbed:
+class Perturbed(Policy):
     """A policy pushed in a random direction of feature space, to learn how return changes there.
 
     Args:
@@ -61,6 +66,7 @@ class Perturbed:
 
     def __init__(self, policy: Policy, strength: float, generator: torch.Generator, sign: int) -> None:
         self.policy, self.strength, self.sign = policy, strength, sign
+        self.needs = policy.needs
         self.direction_seed = int(torch.randint(2**62, (), generator=generator))
 
     def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:

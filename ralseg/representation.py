@@ -1,6 +1,6 @@
 """The agent's eyes: state and sub-action features from one forward pass an image."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from ralseg import features
 from ralseg.data.cache import TensorCache
 from ralseg.features import RegionFeatures
+from ralseg.measures import MEASURES, Glance
 from ralseg.regions import RegionGrid
 from ralseg.segmenter import FPNSegmenter, predicted_classes
 
@@ -17,13 +18,17 @@ FeatureSet = Literal["1H", "3H", "3H+KL", "summary"]
 
 @dataclass(frozen=True)
 class Observation:
-    """What the agent sees at a step. K pools of N regions, R_S regions of the state set."""
+    """What the agent sees at a step. K pools of N regions, R_S regions of the state set, L labelled regions."""
 
     state: Tensor  # [R_S, F]
     pools: Tensor  # [K, N] region numbers
     actions: Tensor  # [K, N, A + 1]; the last column is the standardised mean entropy
     entropy: Tensor  # [K, N] mean pixel entropy
     histogram: Tensor  # [K, N, C] share of predicted classes
+    picks: int = 1  # regions that will be taken from each pool
+    measures: dict[str, Tensor] = field(default_factory=dict)  # [K, N] or [K, N, D]: what the policy asked for
+    labelled: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # [L, C] class shares of labelled regions
+    labelled_measures: dict[str, Tensor] = field(default_factory=dict)  # [L] or [L, D]
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,11 @@ def look(
     images: TensorCache,
     indices: list[int],
     grid: RegionGrid,
-    pooling: features.EntropyPooling,
+    pooling: features.EntropyPooling | None,
     cells: Tensor | None = None,
     batch_size: int = 16,
+    measures: tuple[str, ...] = (),
+    generator: torch.Generator | None = None,
 ) -> RegionFeatures:
     """Features of regions, each image passed through the network once.
 
@@ -91,28 +98,38 @@ def look(
         images: All images of the data set.
         indices: The images to look at.
         grid: How images are cut into regions.
-        pooling: How entropy maps are pooled.
+        pooling: How entropy maps are pooled; None: not at all.
         cells: [R, 2] rows of (position in ``indices``, cell) to describe, ascending in position; None: all.
         batch_size: Images in a pass.
+        measures: Names of what to measure beside, see ``measures.py``.
+        generator: For measures that draw at random.
     """
     was_training = segmenter.training
     segmenter.eval()
+    if cells is None:
+        cells = torch.cartesian_prod(torch.arange(len(indices)), torch.arange(grid.cells))
     parts: list[RegionFeatures] = []
     for start in range(0, len(indices), batch_size):
         chosen = indices[start : start + batch_size]
         pixels = images.stack(chosen).to(segmenter.device)
-        logits = segmenter.logits(pixels, torch.tensor(chosen), stride=segmenter.label_stride)
-        if cells is None:
+        merged = segmenter.merge(segmenter.encoded(pixels, torch.tensor(chosen)))
+        logits = segmenter.upsample(segmenter.classify(merged), grid.height, grid.width, segmenter.label_stride)
+        here = cells[(cells[:, 0] >= start) & (cells[:, 0] < start + len(chosen))].to(logits.device)
+        image, cell = here[:, 0] - start, here[:, 1]
+        if len(here) == len(chosen) * grid.cells:  # all of them, in their order: whole maps are faster
             entropy = grid.split(features.entropy_map(logits)).flatten(0, 1)
             classes = grid.split(predicted_classes(logits)).flatten(0, 1)
-        else:  # most regions of an image are no candidates: nothing is computed for those
-            here = cells[(cells[:, 0] >= start) & (cells[:, 0] < start + len(chosen))].to(logits.device)
-            regions = grid.split(logits)[here[:, 0] - start, here[:, 1]]  # [r, C, h, w]
+        else:
+            regions = grid.split(logits)[image, cell]  # [r, C, h, w]
             entropy, classes = features.entropy_map(regions), predicted_classes(regions)
-        parts.append(features.region_features(classes, entropy, logits.shape[1], pooling))
+        described = features.region_features(classes, entropy, logits.shape[1], pooling)
+        if measures:
+            regions = grid.split(logits)[image, cell]
+            glance = Glance(segmenter, grid, merged, regions, image, cell, generator or torch.Generator())
+            described = replace(described, measures={name: MEASURES[name](glance) for name in measures})
+        parts.append(described)
     segmenter.train(was_training)
-    # the game, its ledger and its memory live on the CPU
-    return RegionFeatures(*(torch.cat(column).cpu() for column in zip(*parts, strict=True)))
+    return RegionFeatures.join(parts)
 
 
 def look_at_regions(
@@ -120,15 +137,16 @@ def look_at_regions(
     images: TensorCache,
     indices: list[int],
     grid: RegionGrid,
-    pooling: features.EntropyPooling,
+    pooling: features.EntropyPooling | None,
     regions: Tensor,
     batch_size: int = 16,
+    measures: tuple[str, ...] = (),
+    generator: torch.Generator | None = None,
 ) -> RegionFeatures:
     """Features of the given regions [R] of a set, in their order; only their images are looked at."""
     ascending, order = regions.sort()
     shown, position = grid.image_of(ascending).unique_consecutive(return_inverse=True)
     cells = torch.stack([position, ascending % grid.cells], 1)
     chosen = [indices[image] for image in shown.tolist()]
-    found = look(segmenter, images, chosen, grid, pooling, cells, batch_size)
-    back = order.argsort()
-    return RegionFeatures(*(column[back] for column in found))
+    found = look(segmenter, images, chosen, grid, pooling, cells, batch_size, measures, generator)
+    return found[order.argsort()]

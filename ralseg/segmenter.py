@@ -1,5 +1,6 @@
 """The segmenter f: an FPN that trains alone (theta_0, final training) or as a player of the game."""
 
+import copy
 import logging
 from functools import lru_cache
 from pathlib import Path
@@ -198,11 +199,16 @@ class FPNSegmenter(pl.LightningModule):
 
     def decode(self, features: list[Tensor], height: int, width: int, stride: int = 1) -> Tensor:
         """Logits at every ``stride``-th pixel: [B, C, ceil(height / stride), ceil(width / stride)]."""
-        return self.upsample(self.pyramid(features), height, width, stride)
+        return self.upsample(self.classify(self.merge(features)), height, width, stride)
 
-    def pyramid(self, features: list[Tensor]) -> Tensor:
-        """Decoder with its dropout, and the last convolution: [B, C, padded height / 4, padded width / 4]."""
-        coarse: Tensor = self.net.segmentation_head[0](self.net.decoder(features))
+    def merge(self, features: list[Tensor]) -> Tensor:
+        """Decoder up to and with its dropout: [B, D, padded height / 4, padded width / 4]."""
+        merged: Tensor = self.net.decoder(features)
+        return merged
+
+    def classify(self, merged: Tensor) -> Tensor:
+        """The last convolution: [B, D, h, w] -> [B, C, h, w]."""
+        coarse: Tensor = self.net.segmentation_head[0](merged)
         return coarse
 
     def upsample(self, coarse: Tensor, height: int, width: int, stride: int = 1) -> Tensor:
@@ -228,8 +234,12 @@ class FPNSegmenter(pl.LightningModule):
             flipped: [B] bool; None when no image is mirrored.
             stride: See :meth:`decode`.
         """
-        features = self.encode(image) if self.features is None else self.features(self, image, index, flipped)
+        features = self.encoded(image, index, flipped)
         return self.decode(features, image.shape[-2], image.shape[-1], stride)
+
+    def encoded(self, image: Tensor, index: Tensor, flipped: Tensor | None = None) -> list[Tensor]:
+        """As :meth:`encode`, with cached features where they are kept."""
+        return self.encode(image) if self.features is None else self.features(self, image, index, flipped)
 
     # -- Lightning -------------------------------------------------------------------------------
 
@@ -306,6 +316,14 @@ class FPNSegmenter(pl.LightningModule):
         ]
         if differing:
             raise ConfigError("the checkpoint does not fit this model: " + "; ".join(differing))
+
+    def twin(self, optimizer: OptimizerCallable, scheduler: LRSchedulerCallable | None) -> "FPNSegmenter":
+        """A copy that trains by itself, with the same weights and class weights; cached features are shared."""
+        features, self.features = self.features, None
+        twin = copy.deepcopy(self)
+        self.features = twin.features = features
+        twin._optimizer, twin._scheduler, twin.has_scheduler = optimizer, scheduler, scheduler is not None
+        return twin
 
     def _has_encoder_of(self, state: dict[str, Tensor]) -> bool:
         own = self.net.encoder.state_dict(prefix="net.encoder.")

@@ -159,7 +159,7 @@ def test_papers_dimensions():
 
 def test_features_follow_their_region_when_candidates_are_permuted():
     regions, order = some_regions(12), torch.randperm(12, generator=torch.Generator().manual_seed(3))
-    moved = RegionFeatures(*(column[order] for column in regions))
+    moved = regions[order]
     labelled = random_histograms(1, 5, 4)
     for kind in ("3H+KL", "summary"):
         one = Representation(kind, True).actions(regions, labelled, torch.Size([3, 4])).flatten(0, 1)

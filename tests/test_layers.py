@@ -10,9 +10,9 @@ ralseg ralseg.errors ralseg.randomness ralseg.files ralseg.shipped ralseg.region
 ralseg.data.readers ralseg.data.base ralseg.data.camvid ralseg.data.cityscapes ralseg.data.gtav ralseg.data.folder
 ralseg.data.synthetic ralseg.data ralseg.data.cache ralseg.data.masks ralseg.oracle ralseg.data.samples
 ralseg.data.splits ralseg.data.module ralseg.data.check ralseg.encoders ralseg.metrics ralseg.segmenter
-ralseg.checkpoints ralseg.tracking ralseg.trainer ralseg.features ralseg.representation ralseg.replay ralseg.query
-ralseg.policies ralseg.game ralseg.curves ralseg.ralis ralseg.play ralseg.loop ralseg.progress ralseg.al_trainer
-ralseg.commands ralseg.cli ralseg.__main__
+ralseg.checkpoints ralseg.tracking ralseg.trainer ralseg.features ralseg.measures ralseg.representation ralseg.replay
+ralseg.query ralseg.policies ralseg.baselines ralseg.labelling ralseg.game ralseg.curves ralseg.ralis
+ralseg.play ralseg.loop ralseg.progress ralseg.al_trainer ralseg.commands ralseg.cli ralseg.__main__
 """
 ORDER = MODULES.split()
 ROOT = Path(ralseg.__file__).parent

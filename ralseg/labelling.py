@@ -1,0 +1,131 @@
+"""Regions of a set being labelled step by step: what both the game and `ralseg acquire` do."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from ralseg.data.module import SegmentationData
+from ralseg.features import class_histogram
+from ralseg.ledger import RegionLedger
+from ralseg.oracle import Oracle, RevealedLabels
+from ralseg.policies import Needs
+from ralseg.randomness import stream, stream_seed
+from ralseg.representation import Observation, look, look_at_regions
+from ralseg.segmenter import FPNSegmenter
+
+
+class Labelling:
+    """Looks at candidates, has regions labelled, and keeps count.
+
+    Every random draw is a function of the run's seed, its name, and where the labelling stands.
+
+    Args:
+        data: The data.
+        set_name: The set whose regions are labelled.
+        segmenter: The network that looks.
+        oracle: Who labels.
+    """
+
+    def __init__(self, data: SegmentationData, set_name: str, segmenter: FPNSegmenter, oracle: Oracle) -> None:
+        self.data, self.set_name, self.segmenter, self.oracle = data, set_name, segmenter, oracle
+        self.step = 0
+        self.observation: Observation | None = None
+        self.hide_labels()
+
+    def hide_labels(self) -> None:
+        """Forget all labels."""
+        grid = self.data.grid
+        self.ledger = RegionLedger(len(self.data.splits[self.set_name]) * grid.cells)
+        self.labels = RevealedLabels(grid)
+        self.seconds: dict[str, float] = {}
+
+    def counters(self) -> tuple[str, int, int]:
+        """What the draws of this step are numbered by: a name, the number of the game, the step."""
+        return self.set_name, 0, self.step
+
+    def stream(self, name: str) -> torch.Generator:
+        """The generator of a named draw at this step."""
+        kind, *numbers = self.counters()
+        return stream(self.data.seed, f"{kind} {name}", *numbers)
+
+    def stream_seed(self, name: str) -> int:
+        """The seed of :meth:`stream`."""
+        kind, *numbers = self.counters()
+        return stream_seed(self.data.seed, f"{kind} {name}", *numbers)
+
+    def look_at(self, pools: Tensor, needs: Needs, picks: int = 1) -> Observation:
+        """Steps 1 and 2: look at the state set and at the candidates, each image once.
+
+        Args:
+            pools: [K, N] candidates.
+            needs: What the policy asks for.
+            picks: Regions that will be taken from each pool.
+        """
+        data, kind = self.data, needs.representation
+        labelled = self.labelled_histograms()
+        with self.timed("state"):
+            state = self._look_at_state_set(needs)
+        with self.timed("candidates"):
+            found = look_at_regions(
+                self.segmenter, data.images, data.splits[self.set_name], data.grid, kind.pooling if kind else None,
+                pools.flatten(), data.eval_batch_size, needs.measures, self.stream("measures"),
+            )  # fmt: skip
+            known = self._look_at_labelled(needs)
+        with self.timed("features"):
+            actions = kind.actions(found, labelled, pools.shape) if kind else torch.empty(*pools.shape, 0)
+            return Observation(
+                state,
+                pools,
+                actions,
+                found.mean_entropy().reshape(pools.shape),
+                found.histogram.reshape(*pools.shape, -1),
+                picks,
+                {name: values.unflatten(0, pools.shape) for name, values in found.measures.items()},
+                labelled,
+                known,
+            )
+
+    def _look_at_state_set(self, needs: Needs) -> Tensor:
+        """Step 1: [R_S, F]; nothing is computed or kept for a policy without a state path."""
+        if not needs.state or needs.representation is None:
+            return torch.empty(0, 0)
+        data, pooling = self.data, needs.representation.pooling
+        images = data.splits.state_set
+        return look(self.segmenter, data.images, images, data.grid, pooling, batch_size=data.eval_batch_size).vector()
+
+    def _look_at_labelled(self, needs: Needs) -> dict[str, Tensor]:
+        if not needs.labelled_measures or not len(self.ledger):
+            return {}
+        data = self.data
+        found = look_at_regions(
+            self.segmenter, data.images, data.splits[self.set_name], data.grid, None, self.ledger.labelled,
+            data.eval_batch_size, needs.labelled_measures, self.stream("measures of labelled"),
+        )  # fmt: skip
+        return found.measures
+
+    def labelled_histograms(self) -> Tensor:
+        """Ground-truth class histograms of the labelled regions: [L, C]."""
+        num_classes = len(self.data.class_names)
+        regions = self.ledger.labelled.tolist()
+        if not regions:
+            return torch.zeros(0, num_classes)
+        return class_histogram(torch.stack([self.labels[region] for region in regions]), num_classes)
+
+    def have_labelled(self, regions: Tensor) -> None:
+        """Step 4: the oracle labels the regions, the sets are updated, and the segmenter is shown them."""
+        labels = self.oracle.label(regions)
+        self.ledger.add(regions, self.step)
+        self.labels.add(regions, labels)
+        self.data.show_regions(self.set_name, regions, self.labels, self.stream_seed("augmentation"))
+        # dropout, the one draw that no generator can be given to
+        torch.manual_seed(self.stream_seed("dropout"))
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Add the seconds spent inside to a part of the labelling."""
+        start = time.perf_counter()
+        yield
+        self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start

@@ -1,0 +1,98 @@
+"""What acquisition functions measure on regions, by name; computed in the same pass as the features.
+
+Letters: b images in a batch, r regions of theirs that are asked about, h x w pixels of a region, C classes,
+D channels of the decoder's last map.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ralseg.features import entropy_map
+from ralseg.regions import RegionGrid
+from ralseg.segmenter import FPNSegmenter, predicted_classes
+
+BALD_SAMPLES = 20
+"""Dropout masks that BALD looks through (paper)."""
+
+
+@dataclass(frozen=True)
+class Glance:
+    """A batch of images as the network sees it, and which of their regions are asked about."""
+
+    segmenter: FPNSegmenter
+    grid: RegionGrid
+    merged: Tensor  # [b, D, ~height / 4, ~width / 4] the decoder's last map, without dropout
+    logits: Tensor  # [r, C, h, w] of the regions
+    image: Tensor  # [r] position in the batch
+    cell: Tensor  # [r]
+    generator: torch.Generator  # for dropout; on the CPU
+
+    def regions_of(self, maps: Tensor) -> Tensor:
+        """Cut maps [b, ..., H, W] at the regions: [r, ..., h, w]."""
+        return self.grid.split(maps)[self.image, self.cell]
+
+
+Measure = Callable[[Glance], Tensor]
+
+
+def margin(glance: Glance) -> Tensor:
+    """Mean gap between the two most probable classes: [r]."""
+    first, second = glance.logits.softmax(1).topk(2, 1).values.unbind(1)
+    return (first - second).flatten(1).mean(1)
+
+
+def confidence(glance: Glance) -> Tensor:
+    """Mean probability of the most probable class: [r]."""
+    return glance.logits.softmax(1).amax(1).flatten(1).mean(1)
+
+
+def probability(glance: Glance) -> Tensor:
+    """Mean probability of each class: [r, C]."""
+    return glance.logits.softmax(1).flatten(2).mean(2)
+
+
+def class_entropy(glance: Glance) -> Tensor:
+    """Entropy by predicted class, as shares of the region's mean entropy: [r, C]."""
+    entropy = entropy_map(glance.logits).flatten(1)
+    classes = predicted_classes(glance.logits).flatten(1)
+    sums = entropy.new_zeros(len(entropy), glance.logits.shape[1]).scatter_add_(1, classes, entropy)
+    return sums / entropy.shape[1]
+
+
+def embedding(glance: Glance) -> Tensor:
+    """Mean of the decoder's last map over the region: [r, D]."""
+    height, width = math.ceil(glance.grid.height / 4), math.ceil(glance.grid.width / 4)
+    inside = glance.merged[..., :height, :width]  # the rest is padding
+    pooled = functional.adaptive_avg_pool2d(inside, (glance.grid.rows, glance.grid.columns)).flatten(2)
+    return pooled[glance.image, :, glance.cell]
+
+
+def bald(glance: Glance, samples: int = BALD_SAMPLES) -> Tensor:
+    """Mean mutual information between prediction and dropout mask: [r].
+
+    Encoder and decoder have run once; only dropout, the last convolution and upsampling are repeated. Sums
+    are kept instead of samples, so memory does not grow with their number.
+    """
+    segmenter, merged, grid = glance.segmenter, glance.merged, glance.grid
+    drop = segmenter.net.decoder.dropout.p
+    expected = torch.zeros_like(glance.logits)
+    own_entropy = torch.zeros_like(glance.logits[:, 0])
+    for _ in range(samples):
+        kept = torch.rand(*merged.shape[:2], 1, 1, generator=glance.generator) >= drop
+        coarse = segmenter.classify(merged * (kept / (1 - drop)).to(merged))
+        logits = glance.regions_of(segmenter.upsample(coarse, grid.height, grid.width, segmenter.label_stride))
+        expected += logits.softmax(1) / samples
+        own_entropy += entropy_map(logits) / samples
+    entropy_of_mean: Tensor = torch.special.entr(expected).sum(1) / math.log(expected.shape[1])
+    return (entropy_of_mean - own_entropy).flatten(1).mean(1).clamp(min=0)
+
+
+MEASURES: dict[str, Measure] = {
+    measure.__name__: measure for measure in (margin, confidence, probability, class_entropy, embedding, bald)
+}
+"""All measures by name; a policy lists those it reads in ``measures``."""
