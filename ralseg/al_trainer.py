@@ -5,11 +5,11 @@ import io
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.callbacks import Checkpoint
 from rich.console import Console
 
 from ralseg import curves, run_folder
@@ -17,19 +17,15 @@ from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError
 from ralseg.files import write_atomically
 from ralseg.game import GameConfig, plan_episodes
-from ralseg.loop import ActiveLearningLoop
+from ralseg.game_trainer import GameTrainer
 from ralseg.play import Play
-from ralseg.progress import GameProgress
 from ralseg.ralis import Ralis
 from ralseg.tracking import RunLogger
-from ralseg.trainer import RunTrainer
 
-# Trainer options that the loop depends on, and what they must be
-_NEEDED = {"reload_dataloaders_every_n_epochs": 1, "check_val_every_n_epoch": 1, "num_sanity_val_steps": 0}
 _DEFAULT_GAME = GameConfig()
 
 
-class ActiveLearningTrainer(RunTrainer):
+class ActiveLearningTrainer(GameTrainer):
     """Plays episodes and trains the policy; every step of the game is one epoch to Lightning.
 
     Args:
@@ -40,25 +36,15 @@ class ActiveLearningTrainer(RunTrainer):
 
     def __init__(self, game: GameConfig = _DEFAULT_GAME, checkpoint_every: int | None = None, **kwargs: Any) -> None:
         self.game = game
-        for key, needed in _NEEDED.items():
-            # the command line gives every option its default; only a deliberate other value is an error
-            if kwargs.get(key) not in (None, needed, 0, 1):
-                raise ConfigError(f"trainer.{key}={kwargs[key]} breaks the game's loop; leave it at {needed}")
-            kwargs[key] = needed
         if kwargs.get("limit_val_batches") == 0:
             raise ConfigError("trainer.limit_val_batches=0 leaves no reward; leave it out")
-        if kwargs.get("precision") in ("16-mixed", 16, "16"):
-            raise ConfigError("trainer.precision=16-mixed scales losses, which the game does not undo; use bf16-mixed")
-        all_steps = len(plan_episodes(game)) * game.steps_per_episode
-        kwargs["max_epochs"] = min(kwargs.get("max_epochs") or all_steps, all_steps)
-        callbacks = kwargs.get("callbacks") or []
-        callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
-        if kwargs.get("enable_progress_bar") is not False and not any(isinstance(c, ProgressBar) for c in callbacks):
-            callbacks = [*callbacks, GameProgress()]
-        kwargs["callbacks"] = callbacks
-        kwargs["log_every_n_steps"] = kwargs.get("log_every_n_steps") or 1
-        super().__init__(checkpoint_every=checkpoint_every or game.steps_per_episode, **kwargs)
-        self.fit_loop = ActiveLearningLoop(self, self.fit_loop)
+        steps = game.steps_per_episode
+        super().__init__(len(plan_episodes(game)) * steps, checkpoint_every or steps, **kwargs)
+
+    def make_play(self) -> Play:
+        """The episodes of the run."""
+        ralis, data = cast(Ralis, self.lightning_module), cast(SegmentationData, self.datamodule)  # type: ignore[attr-defined]
+        return Play(self.game, data, ralis)
 
     def fit(
         self,
@@ -103,7 +89,20 @@ class ActiveLearningTrainer(RunTrainer):
 
     # -- files of the run ------------------------------------------------------------------------
 
-    def episode_finished(self, play: Play, record: dict[str, Any], selected: dict[str, Any]) -> None:
+    def step_finished(self, play: Play) -> None:
+        """After the last step of an episode, enter it into the history and write its files."""
+        if not play.is_over:
+            return
+        seconds, selected = dict(play.seconds), play.ledger.state_dict()
+        record = play.finish_episode()
+        play.player.step_metrics |= {
+            f"{record['kind']}/return": record["miou"][-1] - record["miou"][0],
+            f"{record['kind']}/class_entropy": record["class_entropy"],
+            **{f"seconds/{part.replace(' ', '_')}": value for part, value in seconds.items()},
+        }
+        self._write_episode(play, record, selected)
+
+    def _write_episode(self, play: Play, record: dict[str, Any], selected: dict[str, Any]) -> None:
         """Write what an episode has shown; after a round of validation, what the round says."""
         if not self.is_global_zero or self.fast_dev_run:  # type: ignore[attr-defined]
             return

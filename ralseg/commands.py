@@ -12,9 +12,11 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
 from ralseg import run_folder
+from ralseg.acquire import AcquireTrainer
 from ralseg.al_trainer import ActiveLearningTrainer
 from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError
+from ralseg.player import SegmenterPlayer
 from ralseg.ralis import Ralis
 from ralseg.segmenter import FPNSegmenter
 from ralseg.tracking import RunLogger
@@ -72,6 +74,20 @@ class PolicyCLI(LightningCLI):
         """The command, with the arguments that are not the user's to give."""
         lightning_only = {"train_dataloaders", "val_dataloaders", "ckpt_path", "weights_only"}
         return {"fit": {"model", "datamodule"} | lightning_only}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """What the segmenter learns from the data."""
+        parser.link_arguments("data.class_names", "model.segmenter.init_args.class_names", apply_on="instantiate")
+        parser.link_arguments("seed_everything", "data.seed")
+
+
+class AcquireCLI(LightningCLI):
+    """`ralseg acquire`."""
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """The command, with the arguments that are not the user's to give."""
+        return {"acquire": {"model", "datamodule"}}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """What the segmenter learns from the data."""
@@ -149,4 +165,6 @@ def run(arguments: list[str]) -> int:
         return run_data(arguments[1:])
     if arguments[0] == "fit":
         return run_cli(PolicyCLI, Ralis, ActiveLearningTrainer, arguments)
+    if arguments[0] == "acquire":
+        return run_cli(AcquireCLI, SegmenterPlayer, AcquireTrainer, arguments)
     return run_pretrain(arguments)

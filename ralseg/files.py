@@ -1,8 +1,13 @@
 """Writing files so that a reader never meets half of one."""
 
+import io
 import os
 import tempfile
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
 
 def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
@@ -20,3 +25,10 @@ def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def write_png(path: Path, pixels: NDArray[np.uint8]) -> None:
+    """Write pixels [height, width] or [height, width, 3] as a PNG, atomically."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    write_atomically(path, buffer.getbuffer())

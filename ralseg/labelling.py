@@ -1,39 +1,129 @@
 """Regions of a set being labelled step by step: what both the game and `ralseg acquire` do."""
 
+import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ralseg.checkpoints import read_checkpoint
 from ralseg.data.module import SegmentationData
+from ralseg.errors import RalsegError
 from ralseg.features import class_histogram
 from ralseg.ledger import RegionLedger
 from ralseg.oracle import Oracle, RevealedLabels
-from ralseg.policies import Needs
+from ralseg.player import SegmenterPlayer
+from ralseg.policies import Needs, Policy
 from ralseg.randomness import stream, stream_seed
 from ralseg.representation import Observation, look, look_at_regions
-from ralseg.segmenter import FPNSegmenter
 
 
-class Labelling:
-    """Looks at candidates, has regions labelled, and keeps count.
+class Labelling(ABC):
+    """Looks at candidates, has regions labelled, and keeps count. The loop says when, this class says what.
 
     Every random draw is a function of the run's seed, its name, and where the labelling stands.
 
     Args:
         data: The data.
         set_name: The set whose regions are labelled.
-        segmenter: The network that looks.
+        player: The root module, with the network that looks and learns.
         oracle: Who labels.
     """
 
-    def __init__(self, data: SegmentationData, set_name: str, segmenter: FPNSegmenter, oracle: Oracle) -> None:
-        self.data, self.set_name, self.segmenter, self.oracle = data, set_name, segmenter, oracle
+    def __init__(self, data: SegmentationData, set_name: str, player: SegmenterPlayer, oracle: Oracle) -> None:
+        self.data, self.set_name, self.player, self.oracle = data, set_name, player, oracle
+        self.segmenter = player.segmenter
         self.step = 0
+        self.scores: list[float] = []
+        self.initial_scores: dict[str, float] = {}
         self.observation: Observation | None = None
         self.hide_labels()
+
+    # -- what the loop calls ---------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def weights_name(self) -> str:
+        """The file of theta_0; empty for the segmenter as it was built."""
+
+    @property
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Whether the budget is spent."""
+
+    @abstractmethod
+    def observe(self) -> None:
+        """Steps 1 and 2: draw candidates and look at them."""
+
+    @abstractmethod
+    def choose(self) -> Tensor:
+        """Step 3: positions in the pools."""
+
+    @abstractmethod
+    def reveal(self, picked: Tensor) -> None:
+        """Step 4: have the picked regions labelled."""
+
+    @abstractmethod
+    def learn(self) -> None:
+        """Step 7, for those who learn."""
+
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """The figures of the step just played."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The step just played, in a line."""
+
+    @abstractmethod
+    def summarise(self) -> str:
+        """What has just ended, in a line."""
+
+    @property
+    @abstractmethod
+    def has_news(self) -> bool:
+        """Whether there is something to summarise."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on, as plain values and tensors."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a checkpoint left off."""
+
+    def where(self) -> str:
+        """Where the labelling stands, for error messages."""
+        return f"step {self.step}"
+
+    def axis(self, epoch: int) -> int:
+        """Where the step stands on the x axis of charts."""
+        return epoch
+
+    def start_episode(self) -> None:
+        """Return to theta_0 with a fresh optimizer, and hide all labels."""
+        if self.weights_name:
+            self.segmenter.load_weights(read_checkpoint(Path(self.weights_name)))
+        else:
+            self.segmenter.restore(self.player.built_weights)
+        self.player.segmenter_optimizer.optimizer.state.clear()
+        self.player.average.reset()
+        self.hide_labels()
+        self.step, self.scores = 0, []
+
+    def receive(self, miou: float) -> None:
+        """Step 6: note the mean IoU."""
+        if not (math.isfinite(miou) and math.isfinite(self.player.loss)):
+            raise RalsegError(f"loss {self.player.loss} or mIoU {miou} is not finite ({self.where()})")
+        self.scores.append(miou)
+        self.step += 1
+
+    # -- what they share -------------------------------------------------------------------------
 
     def hide_labels(self) -> None:
         """Forget all labels."""
@@ -113,6 +203,19 @@ class Labelling:
         if not regions:
             return torch.zeros(0, num_classes)
         return class_histogram(torch.stack([self.labels[region] for region in regions]), num_classes)
+
+    def score(self, policy: Policy) -> Tensor:
+        """What a policy thinks of the candidates: [K, N]."""
+        assert self.observation is not None
+        scores = policy.scores(self.observation, self.stream("policy"))
+        if scores.shape != self.observation.pools.shape:
+            raise RalsegError(
+                f"{type(policy).__name__}.scores gave the shape {tuple(scores.shape)}, but the candidates have "
+                f"{tuple(self.observation.pools.shape)} ({self.where()})"
+            )
+        if not scores.isfinite().all():
+            raise RalsegError(f"the scores of {type(policy).__name__} are not finite ({self.where()})")
+        return scores
 
     def have_labelled(self, regions: Tensor) -> None:
         """Step 4: the oracle labels the regions, the sets are updated, and the segmenter is shown them."""

@@ -7,7 +7,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.loops.fit_loop import _FitLoop
 
 from ralseg.errors import ConfigError
-from ralseg.play import Play
+from ralseg.labelling import Labelling
 
 
 class ActiveLearningLoop(_FitLoop):
@@ -24,7 +24,7 @@ class ActiveLearningLoop(_FitLoop):
     def __init__(self, trainer: pl.Trainer, base: _FitLoop) -> None:
         super().__init__(trainer, base.min_epochs, base.max_epochs)
         self.epoch_loop = base.epoch_loop  # carries max_steps and what fast_dev_run set
-        self.play: Play | None = None
+        self.play: Labelling | None = None
         self._saved: dict[str, Any] | None = None
         self._in_step = False
 
@@ -36,7 +36,7 @@ class ActiveLearningLoop(_FitLoop):
     def on_run_start(self) -> None:
         """Set up the game, or take up a saved one."""
         trainer: Any = self.trainer
-        self.play = Play(trainer.game, trainer.datamodule, trainer.lightning_module)
+        self.play = trainer.make_play()
         if self._saved is not None:
             self.play.load_state_dict(self._saved)
             self._saved = None
@@ -46,9 +46,10 @@ class ActiveLearningLoop(_FitLoop):
         """Steps 1 to 4, before the training loader is built."""
         assert self.play is not None
         self._in_step, self._started = True, time.perf_counter()
-        if self.play.step == 0 and not self.play.scores:
+        if self.play.step == 0:
             self.play.start_episode()
-            self.play.scores = [self._initial_score()]
+            if self.trainer.enable_validation:
+                self.play.scores = [self._initial_score()]
         if self.play.observation is None:
             self.play.observe()
         self.play.reveal(self.play.choose())
@@ -64,16 +65,19 @@ class ActiveLearningLoop(_FitLoop):
     def on_advance_end(self) -> None:
         """The reward, the next look, and what is learned from both; then hooks and checkpoints."""
         assert self.play is not None
-        play, ralis = self.play, self.play.ralis
-        episode = play.episode
-        play.receive(ralis.miou)
+        play = self.play
+        play.receive(play.player.miou)
         play.observation = None
         if not play.is_over:
             play.observe()
         play.learn()
-        self._report(episode.kind)
-        if play.is_over:
-            self._finish_episode()
+        play.player.step_metrics |= {
+            "step": float(play.axis(self.trainer.current_epoch)),
+            f"{play.counters()[0]}/seconds": time.perf_counter() - self._started,
+            **play.metrics(),
+        }
+        trainer: Any = self.trainer
+        trainer.step_finished(play)
         self._in_step = False
         super().on_advance_end()
 
@@ -90,44 +94,8 @@ class ActiveLearningLoop(_FitLoop):
             self.trainer.validating = True
             self.epoch_loop.val_loop.run()
             self.trainer.training = True
-            self.play.initial_scores[name] = self.play.ralis.miou
+            self.play.initial_scores[name] = self.play.player.miou
         return self.play.initial_scores[name]
-
-    def _report(self, kind: str) -> None:
-        """Leave the step's figures for the root module to log."""
-        assert self.play is not None
-        play = self.play
-        labelled = len(play.ledger)
-        play.ralis.step_metrics |= {
-            "step": float(self.trainer.current_epoch),
-            f"{kind}/miou": play.scores[-1],
-            f"{kind}/gain": play.scores[-1] - play.scores[-2],
-            f"{kind}/labelled": float(labelled),
-            f"{kind}/labelled_percent": 100 * labelled / play.ledger.num_regions,
-            f"{kind}/seconds": time.perf_counter() - self._started,
-            "segmenter/loss": play.ralis.loss,
-            "query/mean": float(play.action_values.mean()),
-            "query/deviation": float(play.action_values.std(correction=0)),
-            "query/epsilon": play.epsilon,
-        }
-        if kind == "train" and play.query_loss is not None:
-            play.ralis.step_metrics["query/loss"] = play.query_loss
-
-    def _finish_episode(self) -> None:
-        assert self.play is not None
-        trainer: Any = self.trainer
-        play = self.play
-        seconds = dict(play.seconds)
-        selected = play.ledger.state_dict()
-        record = play.finish_episode()
-        play.step, play.scores = 0, []
-        metrics = {
-            f"{record['kind']}/return": record["miou"][-1] - record["miou"][0],
-            f"{record['kind']}/class_entropy": record["class_entropy"],
-        }
-        metrics |= {f"seconds/{part.replace(' ', '_')}": value for part, value in seconds.items()}
-        play.ralis.step_metrics |= metrics
-        trainer.episode_finished(play, record, selected)
 
     def on_save_checkpoint(self) -> dict[str, Any]:
         """Lightning's own state, and the game's."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ralseg.baselines import BASELINES
-from ralseg.checkpoints import read_checkpoint
 from ralseg.curves import finished_rounds, validation_metrics
 from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError, RalsegError
@@ -36,7 +35,7 @@ class Play(Labelling):
         self.config, self.ralis, self.seed = config, ralis, data.seed
         self.plan = plan_episodes(config)
         self.episode_number = 0
-        super().__init__(data, SET, ralis.segmenter, data.oracle(SET))
+        super().__init__(data, SET, ralis, data.oracle(SET))
         self.replay = ReplayBuffer(ralis.query.replay_size)
         self.statistics = RewardStatistics(config.steps_per_episode)
         ralis.average.share = config.reward.average
@@ -46,9 +45,7 @@ class Play(Labelling):
 
         self.training_steps, self.updates = 0, 0
         self.block_steps: list[PlayedStep] = []
-        self.initial_scores: dict[str, float] = {}
         self.history: list[dict[str, Any]] = []
-        self.scores: list[float] = []
         self.query_loss: float | None = None
 
     def _check_rules(self) -> None:
@@ -78,21 +75,13 @@ class Play(Labelling):
         files = self.initial_weights if self.episode.kind == "train" else self.validation_weights
         return str(files[self.episode.draw % len(files)]) if files else ""
 
-    def start_episode(self) -> None:
-        """Return to theta_0 with a fresh optimizer, and hide all labels."""
-        segmenter = self.ralis.segmenter
-        if self.weights_name:
-            segmenter.load_weights(read_checkpoint(Path(self.weights_name)))
-        else:
-            segmenter.restore(self.ralis.built_weights)
-        self.ralis.segmenter_optimizer.optimizer.state.clear()
-        self.ralis.average.reset()
-        self.hide_labels()
-        self.step, self.scores = 0, []
-
     def counters(self) -> tuple[str, int, int]:
         """Kind and number of the episode's draws, and the step; members of a block share them."""
         return self.episode.kind, self.episode.draw, self.step
+
+    def where(self) -> str:
+        """Where the game stands, for error messages."""
+        return f"episode {self.episode_number}, step {self.step}"
 
     def observe(self) -> None:
         """Steps 1 and 2: look at the state set, draw the pools, describe their regions."""
@@ -121,13 +110,8 @@ class Play(Labelling):
 
     def choose(self) -> Tensor:
         """Step 3: one sub-action in each pool: [K] positions in the pools."""
-        assert self.observation is not None
         with self.timed("query"):
-            self.action_values = self.policy().scores(self.observation, self.stream("policy"))
-            if not self.action_values.isfinite().all():
-                raise RalsegError(
-                    f"the policy's scores are not finite in episode {self.episode_number}, step {self.step}"
-                )
+            self.action_values = self.score(self.policy())
             return choose(self.action_values, self.epsilon, self.stream("exploration"))
 
     def reveal(self, picked: Tensor) -> None:
@@ -139,12 +123,7 @@ class Play(Labelling):
     def receive(self, miou: float) -> None:
         """Step 6: note the gain of mean IoU."""
         assert self.observation is not None
-        if not (math.isfinite(miou) and math.isfinite(self.ralis.loss)):
-            raise RalsegError(
-                f"loss {self.ralis.loss} or mIoU {miou} is not finite (episode {self.episode_number}, step {self.step})"
-            )
         gain = miou - self.scores[-1]
-        self.scores.append(miou)
         if self.episode.kind == "train":
             seen, rows = self.observation, torch.arange(len(self.picked))
             actions, picked = seen.actions, self.picked
@@ -153,7 +132,7 @@ class Play(Labelling):
             played = PlayedStep(self.episode.member, self.step, gain, seen.state, actions, picked)
             self.block_steps.append(played)
             self.training_steps += 1
-        self.step += 1
+        super().receive(miou)
 
     @property
     def is_over(self) -> bool:
@@ -217,6 +196,50 @@ class Play(Labelling):
         if self.updates % query.target_every == 0:
             query.copy_to_target()
 
+    # -- what is told of it ----------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """The figures of the step just played."""
+        kind, labelled = self.episode.kind, len(self.ledger)
+        metrics = {
+            f"{kind}/miou": self.scores[-1],
+            f"{kind}/gain": self.scores[-1] - self.scores[-2],
+            f"{kind}/labelled": float(labelled),
+            f"{kind}/labelled_percent": 100 * labelled / self.ledger.num_regions,
+            "segmenter/loss": self.ralis.loss,
+            "query/mean": float(self.action_values.mean()),
+            "query/deviation": float(self.action_values.std(correction=0)),
+            "query/epsilon": self.epsilon,
+        }
+        if kind == "train" and self.query_loss is not None:
+            metrics["query/loss"] = self.query_loss
+        return metrics
+
+    def describe(self) -> str:
+        """The step just played, in a line."""
+        if not self.scores:  # an episode has just ended
+            return self.summarise()
+        return (
+            f"{self.episode.kind} {self.episode_number + 1}/{len(self.plan)} ({self.episode.role}) step {self.step} "
+            f"labelled {len(self.ledger)}/{self.config.budget} mIoU {100 * self.scores[-1]:.2f} "
+            f"epsilon {self.epsilon:.2f} loss {_short(self.query_loss)}"
+        )
+
+    def summarise(self) -> str:
+        """The episode just ended, in a line."""
+        record = self.history[-1]
+        first, last = 100 * record["miou"][0], 100 * record["miou"][-1]
+        return (
+            f"episode {record['number'] + 1}/{len(self.plan)} {record['kind']:10} {record['role']:9} "
+            f"labelled {record['labelled']} mIoU {first:.2f} -> {last:.2f} ({last - first:+.2f}) "
+            f"epsilon {record['epsilon']:.2f} loss {_short(record['query_loss'])} {record['seconds']:.1f} s"
+        )
+
+    @property
+    def has_news(self) -> bool:
+        """Whether an episode has just ended."""
+        return bool(self.history) and not self.scores
+
     # -- bookkeeping -----------------------------------------------------------------------------
 
     def finish_episode(self) -> dict[str, Any]:
@@ -235,7 +258,7 @@ class Play(Labelling):
         }
         self.history.append(record)
         self.episode_number += 1
-        self.observation = None
+        self.observation, self.step, self.scores = None, 0, []
         return record
 
     @property
@@ -299,6 +322,10 @@ class Play(Labelling):
         self.statistics.load_state_dict(state["statistics"])
         self.ralis.average.load_state_dict(state["average"])
         self.observation = None
+
+
+def _short(loss: float | None) -> str:
+    return "-" if loss is None else f"{loss:.3g}"
 
 
 def find_weights(patterns: list[str] | None, key: str) -> list[Path]:

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import ProgressBar
@@ -42,13 +41,13 @@ class GameProgress(ProgressBar):
         if not self._enabled or play is None:
             return
         if self._progress is not None:
-            self._progress.update(self._task, completed=trainer.current_epoch + 1, description=describe(play))
-        elif play.history and not play.scores:
+            self._progress.update(self._task, completed=trainer.current_epoch + 1, description=play.describe())
+        elif play.has_news:
             done = trainer.current_epoch + 1
             spent = time.monotonic() - self._started
             left = spent / max(done - self._first, 1) * ((trainer.max_epochs or done) - done)
             print(
-                f"{summarise(play)} | {done}/{trainer.max_epochs} steps, {spent:.0f} s, {left:.0f} s left", flush=True
+                f"{play.summarise()} | {done}/{trainer.max_epochs} steps, {spent:.0f} s, {left:.0f} s left", flush=True
             )
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -63,30 +62,3 @@ class GameProgress(ProgressBar):
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
-
-
-def describe(play: Any) -> str:
-    """The step just played."""
-    if not play.scores:  # an episode has just ended
-        return summarise(play)
-    episode = play.episode
-    return (
-        f"{episode.kind} {play.episode_number + 1}/{len(play.plan)} ({episode.role}) step {play.step} "
-        f"labelled {len(play.ledger)}/{play.config.budget} mIoU {100 * play.scores[-1]:.2f} "
-        f"epsilon {play.epsilon:.2f} loss {_short(play.query_loss)}"
-    )
-
-
-def _short(loss: float | None) -> str:
-    return "-" if loss is None else f"{loss:.3g}"
-
-
-def summarise(play: Any) -> str:
-    """The episode just ended."""
-    record = play.history[-1]
-    first, last = 100 * record["miou"][0], 100 * record["miou"][-1]
-    return (
-        f"episode {record['number'] + 1}/{len(play.plan)} {record['kind']:10} {record['role']:9} "
-        f"labelled {record['labelled']} mIoU {first:.2f} -> {last:.2f} ({last - first:+.2f}) "
-        f"epsilon {record['epsilon']:.2f} loss {_short(record['query_loss'])} {record['seconds']:.1f} s"
-    )

@@ -1,21 +1,18 @@
-"""The root module: both players under one Trainer, and the only one that logs."""
+"""The root module of `ralseg fit`: both players under one Trainer."""
 
 from typing import Any, cast
 
-import lightning.pytorch as pl
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from torch import Tensor
 
-from ralseg import __version__
 from ralseg.data.module import SegmentationData
-from ralseg.data.samples import Batch
 from ralseg.errors import ConfigError
+from ralseg.player import SegmenterPlayer
 from ralseg.query import QueryNetwork
 from ralseg.segmenter import FPNSegmenter
 
 
-class Ralis(pl.LightningModule):
+class Ralis(SegmenterPlayer):
     """Segmenter and query network, trained by hand in the order that the loop dictates.
 
     ``global_step`` counts the segmenter's steps; the query network's updates are not in it.
@@ -27,34 +24,19 @@ class Ralis(pl.LightningModule):
     """
 
     def __init__(self, segmenter: FPNSegmenter, query: QueryNetwork, gradient_clip: float = 4.0) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-        self.segmenter, self.query = segmenter, query
-        self.gradient_clip = gradient_clip
-        self.average = WeightAverage(segmenter, share=1.0)
-        self.miou = 0.0
-        self.loss = 0.0
-        self.step_metrics: dict[str, float] = {}
+        super().__init__(segmenter, gradient_clip)
+        self.query = query
 
     def setup(self, stage: str) -> None:
         """Fit both networks to the data."""
+        super().setup(stage)
         data: SegmentationData = self.trainer.datamodule  # type: ignore[attr-defined]
-        self._check_options(data)
-        self.segmenter.prepare(data)
-        # before a checkpoint is restored: theta_0 of games that are given no other
-        self.built_weights = {key: tensor.clone() for key, tensor in self.segmenter.state_dict().items()}
         num_state_regions = len(data.splits.state_set) * data.grid.cells
         self.query.build(data.class_names, num_state_regions, data.seed)
 
-    def _check_options(self, data: SegmentationData) -> None:
+    def check_options(self, data: SegmentationData) -> None:
         """Refuse what the game would silently ignore."""
-        if self.segmenter.has_scheduler:
-            raise ConfigError("model.segmenter: the game has no learning-rate schedule; leave scheduler out")
-        if self.segmenter.class_weights != "none":
-            raise ConfigError(
-                "model.segmenter: in the game class weights come with theta_0 (trainer.game.initial_weights), "
-                "as `ralseg pretrain` made them; leave class_weights at none"
-            )
+        super().check_options(data)
         if self.query.use_state and not data.splits.state_set:
             raise ConfigError("the state_set is empty; set data.splits.state, or use_state: false in model.query")
 
@@ -63,51 +45,12 @@ class Ralis(pl.LightningModule):
         return [self.segmenter.configure_optimizers(), self.query.configure_optimizers()]
 
     @property
-    def segmenter_optimizer(self) -> LightningOptimizer:
-        """The first optimizer."""
-        return cast(list[LightningOptimizer], self.optimizers())[0]
-
-    @property
     def query_optimizer(self) -> LightningOptimizer:
         """The second optimizer."""
         return cast(list[LightningOptimizer], self.optimizers())[1]
 
-    # -- step 5: train the segmenter on the regions just labelled --------------------------------
-
-    def training_step(self, batch: Batch, batch_idx: int) -> None:
-        """One training iteration of the segmenter on (a batch of) the regions just labelled."""
-        optimizer = self.segmenter_optimizer
-        optimizer.zero_grad()
-        loss = self.segmenter.loss(batch)
-        self.manual_backward(loss)
-        if self.gradient_clip:
-            torch.nn.utils.clip_grad_norm_(self.segmenter.parameters(), self.gradient_clip)
-        optimizer.step()
-        self.loss = float(loss.detach())
-
-    def on_validation_start(self) -> None:
-        """Score the averaged weights; they take in the step just trained."""
-        self.average.swap_in()
-
-    # -- step 6: mean IoU on the reward set ------------------------------------------------------
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Count hits and misses."""
-        self.segmenter.validation_step(batch, batch_idx)
-
-    def on_validation_epoch_end(self) -> None:
-        """Keep the mean IoU; the loop reads it."""
-        self.miou = float(self.segmenter.reward_iou.compute())
-        self.segmenter.reward_iou.reset()
-
-    def on_validation_end(self) -> None:
-        """Go on training the weights themselves."""
-        self.average.swap_out()
-
-    # -- step 7: one update of the query network -------------------------------------------------
-
     def update_query(self, batch: Any) -> float:
-        """One gradient step of the query network; returns its loss."""
+        """Step 7: one gradient step of the query network; returns its loss."""
         optimizer = self.query_optimizer
         optimizer.zero_grad()
         loss = self.query.batch_loss(batch)
@@ -118,71 +61,7 @@ class Ralis(pl.LightningModule):
         optimizer.optimizer.step()
         return float(loss.detach())
 
-    def on_train_epoch_end(self) -> None:
-        """Log what the loop has left here about the step."""
-        for name, value in self.step_metrics.items():
-            self.log(name, value)
-        self.step_metrics = {}
-
-    # -- checkpoints -----------------------------------------------------------------------------
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Say in the file what segmenter and policy it holds."""
-        checkpoint["ralseg"] = {
-            "version": __version__,
-            "segmenter_of_game": self.segmenter.architecture,
-            "policy": self.query.description(),
-        }
-
-
-class WeightAverage:
-    """An exponential moving average of the segmenter's weights, swapped in for scoring.
-
-    Args:
-        segmenter: Whose weights.
-        share: Share of the new weights at each score; 1 means no averaging.
-    """
-
-    def __init__(self, segmenter: FPNSegmenter, share: float) -> None:
-        self._segmenter, self.share = segmenter, share
-        self._average: list[Tensor] = []
-        self._live: list[Tensor] = []
-
-    def _weights(self) -> list[Tensor]:
-        """What training changes: parameters, and the statistics of an encoder that trains."""
-        net = self._segmenter.net
-        modules = [net.decoder, net.segmentation_head]
-        if not self._segmenter.freeze_encoder:
-            modules.append(net.encoder)
-        return [t for m in modules for t in m.state_dict(keep_vars=False).values() if t.is_floating_point()]
-
-    def reset(self) -> None:
-        """Start from the present weights."""
-        self._average = [weight.clone() for weight in self._weights()] if self.share < 1 else []
-
-    @torch.no_grad()
-    def swap_in(self) -> None:
-        """Take in the present weights and put their average into the network."""
-        if not self._average:
-            return
-        weights = self._weights()
-        self._live = [weight.clone() for weight in weights]
-        for average, weight in zip(self._average, weights, strict=True):
-            average.lerp_(weight, self.share)
-            weight.copy_(average)
-
-    @torch.no_grad()
-    def swap_out(self) -> None:
-        """Put the weights back."""
-        for weight, live in zip(self._weights(), self._live, strict=False):
-            weight.copy_(live)
-        self._live = []
-
-    def state_dict(self) -> list[Tensor]:
-        """The averages."""
-        return [average.clone() for average in self._average]
-
-    def load_state_dict(self, state: list[Tensor]) -> None:
-        """Return to saved averages."""
-        device = self._segmenter.device
-        self._average = [tensor.clone().to(device) for tensor in state]
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["ralseg"]["policy"] = self.query.description()

@@ -9,6 +9,7 @@ CHECKPOINTS = "checkpoints"
 _OWN = (
     *(CHECKPOINTS, "splits.json", "config*.yaml", "test*.json"),
     *("episodes", "history.json", "learning_curve.png"),
+    *("selection.csv", "labels", "overlays", "to_label", "budget_*", "result.json", "final.json", "smp"),
 )
 
 

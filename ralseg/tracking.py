@@ -24,9 +24,18 @@ class RunLogger(MLFlowLogger):
         run_folder: Folder of the run; its name is the run's name.
         experiment: MLflow experiment.
         tags: Tags of the run.
+        prefix: Stands before the names of metrics.
+        run_id: Go on with this run of MLflow's.
     """
 
-    def __init__(self, run_folder: str, experiment: str = "ralseg", tags: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        run_folder: str,
+        experiment: str = "ralseg",
+        tags: dict[str, str] | None = None,
+        prefix: str = "",
+        run_id: str | None = None,
+    ) -> None:
         uri = tracking_uri()
         is_local = uri.startswith("sqlite:")
         super().__init__(
@@ -35,8 +44,14 @@ class RunLogger(MLFlowLogger):
             tracking_uri=uri,
             artifact_location=(Path.cwd() / ARTIFACTS).as_uri() if is_local else None,
             tags=tags,
+            prefix=prefix,
+            run_id=run_id,
         )
-        self._run_folder = run_folder
+        self._run_folder, self._experiment = run_folder, experiment
+
+    def with_prefix(self, prefix: str) -> "RunLogger":
+        """A logger to the same run of MLflow's, under another prefix."""
+        return RunLogger(self._run_folder, self._experiment, prefix=prefix, run_id=self.run_id)
 
     @property
     def save_dir(self) -> str:

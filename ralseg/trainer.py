@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+import torch
+from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
 from rich.console import Console
 from rich.table import Table
 
@@ -14,6 +15,7 @@ from ralseg.checkpoints import DurableCheckpointIO
 from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError
 from ralseg.files import write_atomically
+from ralseg.randomness import stream_seed
 from ralseg.segmenter import FPNSegmenter
 from ralseg.tracking import RunLogger
 
@@ -70,6 +72,7 @@ class RunTrainer(pl.Trainer):
         folder = Path(self.default_root_dir)
         if not self.fast_dev_run:  # type: ignore[attr-defined]
             run_folder.claim(folder, resume=ckpt is not None, overwrite=self.overwrite)
+        self.callbacks.insert(0, SeededEpochs(datamodule.seed))  # type: ignore[attr-defined]
         self.fit(model, datamodule=datamodule, ckpt_path=run_folder.resume_point(folder, ckpt))
         best = self.checkpoint_callback
         if isinstance(best, ModelCheckpoint) and not best.best_model_path and not self.fast_dev_run:  # type: ignore[attr-defined]
@@ -115,6 +118,21 @@ class RunTrainer(pl.Trainer):
                 if isinstance(logger, RunLogger):
                     logger.log_file(report)
         return results
+
+
+class SeededEpochs(Callback):
+    """Dropout of an epoch as a function of (seed, epoch), so that a run that was cut off repeats it.
+
+    Args:
+        seed: The run's seed.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the epoch's stream."""
+        torch.manual_seed(stream_seed(self.seed, "dropout", trainer.current_epoch))
 
 
 def last(folder: Path, every_n_epochs: int) -> ModelCheckpoint:

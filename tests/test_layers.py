@@ -11,8 +11,10 @@ ralseg.data.readers ralseg.data.base ralseg.data.camvid ralseg.data.cityscapes r
 ralseg.data.synthetic ralseg.data ralseg.data.cache ralseg.data.masks ralseg.oracle ralseg.data.samples
 ralseg.data.splits ralseg.data.module ralseg.data.check ralseg.encoders ralseg.metrics ralseg.segmenter
 ralseg.checkpoints ralseg.tracking ralseg.trainer ralseg.features ralseg.measures ralseg.representation ralseg.replay
-ralseg.query ralseg.policies ralseg.baselines ralseg.labelling ralseg.game ralseg.curves ralseg.ralis
-ralseg.play ralseg.loop ralseg.progress ralseg.al_trainer ralseg.commands ralseg.cli ralseg.__main__
+ralseg.query ralseg.policies ralseg.baselines ralseg.player ralseg.labelling ralseg.game ralseg.curves ralseg.ralis
+ralseg.play ralseg.loop ralseg.progress ralseg.game_trainer ralseg.al_trainer
+ralseg.acquisition ralseg.find_policy ralseg.people ralseg.selection ralseg.final ralseg.acquire
+ralseg.commands ralseg.cli ralseg.__main__
 """
 ORDER = MODULES.split()
 ROOT = Path(ralseg.__file__).parent

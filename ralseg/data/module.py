@@ -1,7 +1,7 @@
 """The LightningDataModule: one data set, cut into the five sets of the game."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -275,7 +275,7 @@ class SegmentationData(pl.LightningDataModule):
         draws = list(SeededSampler(len(samples), seed))
         self.step_loader = self.loader(samples, draws, self.batch_size)
 
-    def loader(self, samples: Samples, sampler: SeededSampler | list[Draw], batch_size: int) -> DataLoader[Batch]:
+    def loader(self, samples: Samples, sampler: Iterable[Draw], batch_size: int) -> DataLoader[Batch]:
         """A loader with this module's workers."""
         return DataLoader(
             samples,

@@ -96,6 +96,19 @@ class Samples(Dataset[Batch]):
         """Number of samples."""
         return len(self._indices)
 
+    def joined(self, other: "Samples") -> "Samples":
+        """These samples followed by those of ``other``, augmented alike."""
+        count = len(self)
+
+        def mask(position: int) -> Tensor:
+            return self._mask(position) if position < count else other._mask(position - count)
+
+        def contain(position: int) -> list[Box]:
+            source, place = (self, position) if position < count else (other, position - count)
+            return source._contain(place) if source._contain is not None else []
+
+        return Samples(self._images, self._indices + other._indices, mask, self._augmentation, contain)
+
     def __getitem__(self, draw: Draw) -> Batch:
         """Make one sample; the same draw always gives the same sample, in any worker."""
         index = self._indices[draw.position]
@@ -104,7 +117,7 @@ class Samples(Dataset[Batch]):
             box = None
             if self._contain is not None:
                 boxes = self._contain(draw.position)
-                box = boxes[draw.seed % len(boxes)]
+                box = boxes[draw.seed % len(boxes)] if boxes else None
             image, mask, flipped = self._augmentation(image, mask, draw.seed, box)
         return Batch(image, mask, torch.tensor(index), torch.tensor(flipped))
 

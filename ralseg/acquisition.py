@@ -1,0 +1,206 @@
+"""Spending a budget on the acquisition set: `ralseg acquire`, up to the final training."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ralseg.data.module import SegmentationData
+from ralseg.errors import ConfigError
+from ralseg.labelling import Labelling
+from ralseg.oracle import Oracle
+from ralseg.player import SegmenterPlayer
+from ralseg.policies import Policy
+
+SET = "acquisition_set"
+
+
+@dataclass(frozen=True)
+class AcquisitionConfig:
+    """How the budget is spent. Defaults are the paper's for CamVid.
+
+    Args:
+        budgets: Numbers of labelled regions at which a segmenter is trained to convergence and tested. The
+            acquisition goes on to the largest one.
+        regions_per_step: K, regions labelled at a step.
+        candidates: ``pools``: the best of each of K pools of N regions. ``global``: the best K of all
+            unlabelled regions, which are all looked at in each step.
+        pool_size: N, regions in a pool (paper: 10 for all methods but uniform).
+        initial_weights: theta_0, a checkpoint of ``ralseg pretrain``. None: the segmenter as it is built.
+        score_steps: Also measure the mean IoU on the reward set after every step, for curves. Costs a pass
+            over the reward set a step; the choice of regions never depends on it.
+    """
+
+    budgets: list[int] = field(default_factory=lambda: [480])
+    regions_per_step: int = 24
+    candidates: Literal["pools", "global"] = "pools"
+    pool_size: int = 10
+    initial_weights: str | None = None
+    score_steps: bool = False
+
+    def __post_init__(self) -> None:
+        for key in ("regions_per_step", "pool_size"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"trainer.acquisition.{key}={getattr(self, key)} must be at least 1")
+        budgets = self.budgets
+        if not budgets or budgets != sorted(set(budgets)) or budgets[0] < 1:
+            raise ConfigError(f"trainer.acquisition.budgets={budgets} must be ascending numbers from 1, each once")
+
+    def step_sizes(self) -> list[int]:
+        """Regions labelled at each step. Steps before a budget may be short, so that it is met exactly."""
+        sizes, labelled = [], 0
+        for budget in self.budgets:
+            while labelled < budget:
+                sizes.append(min(self.regions_per_step, budget - labelled))
+                labelled += sizes[-1]
+        return sizes
+
+
+class Acquisition(Labelling):
+    """A policy at work on the acquisition set.
+
+    Args:
+        config: How the budget is spent.
+        data: The data.
+        player: The segmenter that learns from the labels as they come.
+        oracle: Who labels.
+        policy: Who chooses.
+    """
+
+    def __init__(
+        self,
+        config: AcquisitionConfig,
+        data: SegmentationData,
+        player: SegmenterPlayer,
+        oracle: Oracle,
+        policy: Policy,
+    ) -> None:
+        super().__init__(data, SET, player, oracle)
+        self.config, self.policy = config, policy
+        self.sizes = config.step_sizes()
+        self.values: list[float] = []  # score of each labelled region
+        self.predicted: list[Tensor] = []  # [C] predicted class shares of each labelled region, when it was chosen
+        available = self.ledger.num_regions
+        if config.budgets[-1] > available:
+            raise ConfigError(
+                f"trainer.acquisition.budgets: {config.budgets[-1]} exceeds the {available} regions of the {SET} "
+                f"({len(data.splits[SET])} images of {data.grid.cells}); lower it"
+            )
+
+    @property
+    def weights_name(self) -> str:
+        """The file of theta_0."""
+        return self.config.initial_weights or ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the largest budget is spent."""
+        return len(self.ledger) >= self.config.budgets[-1]
+
+    def axis(self, epoch: int) -> int:
+        """Labelled regions: charts become budget curves."""
+        return len(self.ledger)
+
+    def observe(self) -> None:
+        """Steps 1 and 2: draw the candidates and look at them."""
+        count = self.sizes[self.step]
+        if self.config.candidates == "global":
+            self.observation = self.look_at(self.ledger.unlabelled[None], self.policy.needs, picks=count)
+        else:
+            pools = self.ledger.draw_pools(count, self.config.pool_size, self.stream("pools"))
+            self.observation = self.look_at(pools, self.policy.needs)
+
+    def choose(self) -> Tensor:
+        """Step 3: the best of each pool: [K, picks]."""
+        assert self.observation is not None
+        with self.timed("query"):
+            self.action_values = self.score(self.policy)
+            return self.action_values.topk(self.observation.picks, 1).indices
+
+    def reveal(self, picked: Tensor) -> None:
+        """Step 4: the oracle labels the regions."""
+        seen = self.observation
+        assert seen is not None
+        self.have_labelled(seen.pools.gather(1, picked).flatten())
+        self.values += self.action_values.gather(1, picked).flatten().tolist()
+        pool = torch.arange(len(picked))[:, None]
+        self.predicted += list(seen.histogram[pool, picked].flatten(0, 1).half())
+
+    def receive(self, miou: float) -> None:
+        """Step 6, where it is wished: note the mean IoU."""
+        super().receive(miou if self.config.score_steps else 0.0)
+
+    def learn(self) -> None:
+        """A policy at work learns nothing."""
+
+    # -- what is told of it ----------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """The figures of the step just made."""
+        metrics = {
+            "acquisition/labelled": float(len(self.ledger)),
+            "acquisition/labelled_percent": 100 * len(self.ledger) / self.ledger.num_regions,
+            "acquisition/score": sum(self.values[-self.sizes[self.step - 1] :]) / self.sizes[self.step - 1],
+            "segmenter/loss": self.player.loss,
+        }
+        if self.config.score_steps:
+            metrics["reward_set/miou"] = self.scores[-1]
+        return metrics
+
+    def describe(self) -> str:
+        """The step just made, in a line."""
+        miou = f" mIoU {100 * self.scores[-1]:.2f}" if self.config.score_steps and self.scores else ""
+        return f"step {self.step}/{len(self.sizes)} labelled {len(self.ledger)}/{self.config.budgets[-1]}{miou}"
+
+    def summarise(self) -> str:
+        """The budget just reached, in a line."""
+        return self.describe()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether one of the budgets has just been reached."""
+        return len(self.ledger) in self.config.budgets
+
+    # -- resuming --------------------------------------------------------------------------------
+
+    def _rules(self) -> dict[str, Any]:
+        """What may not change when a run goes on; larger budgets may follow."""
+        return {
+            "regions_per_step": self.config.regions_per_step,
+            "candidates": self.config.candidates,
+            "pool_size": self.config.pool_size,
+            "initial_weights": self.weights_name,
+            "seed": self.data.seed,
+            "policy": type(self.policy).__name__,
+            "steps so far": self.sizes[: self.step],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on, as plain values and tensors."""
+        return {
+            "step": self.step,
+            "rules": self._rules(),
+            "scores": self.scores,
+            "initial_scores": dict(self.initial_scores),
+            "seconds": dict(self.seconds),
+            "ledger": self.ledger.state_dict(),
+            "values": list(self.values),
+            "predicted": torch.stack(self.predicted) if self.predicted else torch.empty(0),
+            "average": self.player.average.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a checkpoint left off. The oracle is asked again for the labels."""
+        self.step = state["step"]
+        differing = [name for name, value in self._rules().items() if state["rules"].get(name) != value]
+        if differing:
+            raise ConfigError(
+                "the checkpoint is of an acquisition with other rules: " + ", ".join(differing) + " differ; "
+                "go on with the configuration in the run's folder, or start anew"
+            )
+        self.scores, self.initial_scores, self.seconds = state["scores"], state["initial_scores"], state["seconds"]
+        self.ledger.load_state_dict(state["ledger"])
+        self.labels.add(self.ledger.labelled, self.oracle.label(self.ledger.labelled))
+        self.values, self.predicted = state["values"], list(state["predicted"])
+        self.player.average.load_state_dict(state["average"])

@@ -1,0 +1,188 @@
+"""The final training: a segmenter on all labelled regions, to convergence, then tested once."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from ralseg.acquisition import SET, Acquisition
+from ralseg.data.module import SegmentationData
+from ralseg.data.samples import Draw
+from ralseg.errors import ConfigError
+from ralseg.files import write_atomically
+from ralseg.randomness import stream
+from ralseg.segmenter import FPNSegmenter, inverse_sqrt_weights
+from ralseg.trainer import SCORE, RunTrainer
+
+
+@dataclass(frozen=True)
+class FinalTraining:
+    """How a segmenter is trained on the labels that were bought. The same for every method.
+
+    Args:
+        max_steps: Iterations allowed.
+        validate_every: Iterations between scores on the reward set; the best one is tested.
+        patience: Scores without improvement after which training stops.
+        start: From the segmenter ``acquired`` at the budget (paper), or from ``theta_0``.
+        mix: Sets whose labels are known anyway and used too, ``train_set`` for example.
+        class_weights: ``inverse_sqrt``: 1/sqrt of the class's frequency among the labels; ``theta_0``: those that
+            theta_0 was trained with.
+        optimizer: Made for the trainable parameters.
+        scheduler: Learning-rate schedule, stepped after each iteration.
+    """
+
+    max_steps: int = 400
+    validate_every: int = 20
+    patience: int = 10
+    start: Literal["acquired", "theta_0"] = "acquired"
+    mix: list[str] = field(default_factory=list)
+    class_weights: Literal["theta_0", "inverse_sqrt"] = "theta_0"
+    optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(
+        parameters, lr=1e-3, momentum=0.95, weight_decay=1e-4
+    )
+    scheduler: LRSchedulerCallable | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("max_steps", "validate_every", "patience"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"trainer.final.{key}={getattr(self, key)} must be at least 1")
+        if self.validate_every > self.max_steps:
+            raise ConfigError(
+                f"trainer.final.validate_every={self.validate_every} exceeds max_steps={self.max_steps}: "
+                "there would be no score to choose a segmenter by"
+            )
+
+
+class RoundSampler(Sampler[Draw]):
+    """Draws of one round, from one score to the next: as many samples as its iterations need.
+
+    Shuffled passes follow each other without a seam, so a round is the same number of iterations however many
+    samples there are, and a run that was cut off goes on at a round's start with the same draws.
+
+    Args:
+        num_samples: Number of samples.
+        draws: Draws in a round.
+        seed: Seed of order and augmentation.
+    """
+
+    def __init__(self, num_samples: int, draws: int, seed: int) -> None:
+        self.num_samples, self.draws, self.seed, self.epoch = num_samples, draws, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by Lightning before each epoch, which is a round."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """Draws in a round."""
+        return self.draws
+
+    def __iter__(self) -> Iterator[Draw]:
+        """Yield the round's draws: a stretch of the endless sequence of shuffled passes."""
+        first = self.epoch * self.draws
+        for number in range(first, first + self.draws):
+            turn, place = divmod(number, self.num_samples)
+            if place == 0 or number == first:
+                generator = stream(self.seed, "final pass", turn)
+                order = torch.randperm(self.num_samples, generator=generator).tolist()
+                seeds = torch.randint(2**62, (self.num_samples,), generator=generator).tolist()
+            yield Draw(order[place], seeds[place])
+
+
+class PatientStop(EarlyStopping):
+    """Early stopping that, when resumed after it had stopped, stays stopped."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Do not train a round more than the run that was not cut off."""
+        if self.wait_count >= self.patience:
+            trainer.should_stop = True
+
+
+def show_labels(done: Acquisition, config: FinalTraining) -> None:
+    """Make the data give all labelled regions, one sample an image, and the images of the mixed sets."""
+    data = done.data
+    groups: dict[int, list[int]] = {}
+    for region in done.ledger.labelled.tolist():
+        groups.setdefault(region // data.grid.cells, []).append(region)
+    samples = data.region_samples(SET, list(groups.values()), done.labels)
+    if config.mix:
+        known = data.labelled_images(*config.mix)
+        data.masks.open(known)
+        samples = samples.joined(data.image_samples(known, augment=True))
+    batch_size = min(data.batch_size, len(samples))
+    sampler = RoundSampler(len(samples), config.validate_every * batch_size, data.seed)
+    data.step_loader = data.loader(samples, sampler, batch_size)
+
+
+def label_frequencies(done: Acquisition, mix: list[str]) -> Tensor:
+    """Share of each class among all labels of the final training: [C]."""
+    data = done.data
+    num_classes = len(data.class_names)
+    masks = [done.labels[region] for region in done.ledger.labelled.tolist()]
+    masks += [data.masks[index] for index in data.labelled_images(*mix)] if mix else []
+    counts = sum(torch.bincount(mask.flatten().int(), minlength=256) for mask in masks)
+    assert isinstance(counts, Tensor)
+    known = counts[:num_classes].double()
+    return known / known.sum().clamp(min=1)
+
+
+def train_final(
+    done: Acquisition, weights: dict[str, Tensor], config: FinalTraining, folder: Path, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Train from ``weights`` on what is labelled, test, and return the scores; a finished one is not repeated.
+
+    Args:
+        done: The acquisition at its budget.
+        weights: The segmenter's weights to start from.
+        config: How to train.
+        folder: Folder of this training.
+        options: Options of the Trainer.
+    """
+    report = folder / "final.json"
+    if report.is_file():
+        result: dict[str, Any] = json.loads(report.read_text())
+        return result
+    data, segmenter = done.data, make_segmenter(done, weights, config)
+    show_labels(done, config)
+    stop = PatientStop(SCORE, mode="max", patience=config.patience)
+    trainer = RunTrainer(
+        default_root_dir=str(folder), max_steps=config.max_steps, max_epochs=-1, check_val_every_n_epoch=1,
+        num_sanity_val_steps=0, log_every_n_steps=1, callbacks=[stop], **options,
+    )  # fmt: skip
+    pl.seed_everything(data.seed, verbose=False)
+    trainer.pretrain(segmenter, data, ckpt="last")
+    iterations = trainer.global_step
+    data.step_loader = None
+    return finish(trainer, segmenter, data, iterations, folder)
+
+
+def make_segmenter(done: Acquisition, weights: dict[str, Tensor], config: FinalTraining) -> FPNSegmenter:
+    """A copy of the acquiring segmenter that does not touch it."""
+    segmenter = done.segmenter.twin(config.optimizer, config.scheduler)
+    segmenter.restore(weights)
+    if config.class_weights == "inverse_sqrt":
+        segmenter.class_weight.copy_(inverse_sqrt_weights(label_frequencies(done, config.mix)))
+    return segmenter
+
+
+def finish(
+    trainer: RunTrainer, segmenter: FPNSegmenter, data: SegmentationData, iterations: int, folder: Path
+) -> dict[str, Any]:
+    """Test the best segmenter, save it in the format of segmentation-models-pytorch, and note the scores."""
+    scores = trainer.test(segmenter, datamodule=data)[0]
+    segmenter.net.save_pretrained(str(folder / "smp"))
+    best = trainer.checkpoint_callback
+    result = {
+        "iterations": iterations,
+        "reward_set/miou": float(getattr(best, "best_model_score", float("nan"))),
+        **{name: float(value) for name, value in scores.items()},
+    }
+    write_atomically(folder / "final.json", json.dumps(result, indent=1) + "\n")
+    return result
