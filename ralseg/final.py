@@ -28,7 +28,7 @@ class FinalTraining:
     """How a segmenter is trained on the labels that were bought. The same for every method.
 
     Args:
-        max_steps: Iterations allowed.
+        max_steps: Iterations allowed, a multiple of ``validate_every``.
         validate_every: Iterations between scores on the reward set; the best one is tested.
         patience: Scores without improvement after which training stops.
         start: From the segmenter ``acquired`` at the budget (paper), or from ``theta_0``.
@@ -54,10 +54,9 @@ class FinalTraining:
         for key in ("max_steps", "validate_every", "patience"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"trainer.final.{key}={getattr(self, key)} must be at least 1")
-        if self.validate_every > self.max_steps:
+        if self.max_steps % self.validate_every:
             raise ConfigError(
-                f"trainer.final.validate_every={self.validate_every} exceeds max_steps={self.max_steps}: "
-                "there would be no score to choose a segmenter by"
+                f"trainer.final.max_steps={self.max_steps} must be a multiple of validate_every={self.validate_every}"
             )
 
 
@@ -113,9 +112,7 @@ def show_labels(done: Acquisition, config: FinalTraining) -> None:
         groups.setdefault(region // data.grid.cells, []).append(region)
     samples = data.region_samples(SET, list(groups.values()), done.labels)
     if config.mix:
-        known = data.labelled_images(*config.mix)
-        data.masks.open(known)
-        samples = samples.joined(data.image_samples(known, augment=True))
+        samples = samples.joined(data.image_samples(data.labelled_images(*config.mix), augment=True))
     batch_size = min(data.batch_size, len(samples))
     sampler = RoundSampler(len(samples), config.validate_every * batch_size, data.seed)
     data.step_loader = data.loader(samples, sampler, batch_size)
@@ -126,7 +123,7 @@ def label_frequencies(done: Acquisition, mix: list[str]) -> Tensor:
     data = done.data
     num_classes = len(data.class_names)
     masks = [done.labels[region] for region in done.ledger.labelled.tolist()]
-    masks += [data.masks[index] for index in data.labelled_images(*mix)] if mix else []
+    masks += [data.masks[index] for index in data.labelled_images(*mix)]
     counts = sum(torch.bincount(mask.flatten().int(), minlength=256) for mask in masks)
     assert isinstance(counts, Tensor)
     known = counts[:num_classes].double()
@@ -149,14 +146,16 @@ def train_final(
     if report.is_file():
         result: dict[str, Any] = json.loads(report.read_text())
         return result
-    data, segmenter = done.data, make_segmenter(done, weights, config)
+    data = done.data
+    data.masks.open(data.labelled_images(*config.mix))
+    segmenter = make_segmenter(done, weights, config)
     show_labels(done, config)
     stop = PatientStop(SCORE, mode="max", patience=config.patience)
     trainer = RunTrainer(
-        default_root_dir=str(folder), max_steps=config.max_steps, max_epochs=-1, check_val_every_n_epoch=1,
-        num_sanity_val_steps=0, log_every_n_steps=1, callbacks=[stop], **options,
+        default_root_dir=str(folder), max_epochs=config.max_steps // config.validate_every, num_sanity_val_steps=0,
+        log_every_n_steps=1, callbacks=[stop], **options,
     )  # fmt: skip
-    pl.seed_everything(data.seed, verbose=False)
+    # an epoch is a round; max_steps in its stead would make Lightning end a resumed epoch twice
     trainer.pretrain(segmenter, data, ckpt="last")
     iterations = trainer.global_step
     data.step_loader = None

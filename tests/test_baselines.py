@@ -1,0 +1,171 @@
+"""Acquisition functions against slow, obvious references."""
+
+import math
+
+import pytest
+import torch
+from conftest import small_data
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from test_loop import model
+
+from ralseg import measures
+from ralseg.baselines import BASELINES, ClassBalancedEntropy, Coreset, Entropy, PowerBald, Uniform
+from ralseg.features import entropy_map
+from ralseg.measures import MEASURES, Glance
+from ralseg.representation import Observation, look_at_regions
+
+
+def glance(logits: torch.Tensor) -> Glance:
+    return Glance(None, None, None, logits, None, None, torch.Generator())
+
+
+def observation(pools=(3, 4), picks=1, seed=0, **given) -> Observation:
+    generator = torch.Generator().manual_seed(seed)
+    numbers = torch.arange(math.prod(pools)).reshape(pools)
+    entropy = torch.rand(pools, generator=generator)
+    histogram = torch.rand(*pools, 3, generator=generator)
+    return Observation(torch.empty(0, 0), numbers, torch.empty(*pools, 0), entropy, histogram, picks, **given)
+
+
+@given(st.integers(0, 10_000), st.integers(2, 6), st.integers(1, 5))
+def test_pixel_measures_equal_slow_references(seed, num_classes, size):
+    logits = 3 * torch.randn(2, num_classes, size, size + 1, generator=torch.Generator().manual_seed(seed))
+    found = {name: MEASURES[name](glance(logits)) for name in ("margin", "confidence", "probability", "class_entropy")}
+    for region, values in enumerate(logits):
+        pixels = values.flatten(1).T.softmax(1).tolist()
+        count = len(pixels)
+        ordered = [sorted(p, reverse=True) for p in pixels]
+        assert found["margin"][region] == pytest.approx(sum(p[0] - p[1] for p in ordered) / count, abs=1e-5)
+        assert found["confidence"][region] == pytest.approx(sum(p[0] for p in ordered) / count, abs=1e-5)
+        for c in range(num_classes):
+            assert found["probability"][region, c] == pytest.approx(sum(p[c] for p in pixels) / count, abs=1e-5)
+            own = [-sum(q * math.log(q) for q in p if q > 0) for p in pixels if p.index(max(p)) == c]
+            expected = sum(own) / math.log(num_classes) / count
+            assert found["class_entropy"][region, c] == pytest.approx(expected, abs=1e-4)
+        assert found["class_entropy"][region].sum() == pytest.approx(float(entropy_map(values[None]).mean()), abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """A segmenter, its data, and all regions of three images."""
+    data = small_data()
+    data.setup()
+    segmenter = model().segmenter.eval()
+    return segmenter, data, torch.tensor([17, 0, 3, 4, 8])
+
+
+def measured(seen, name, seed=5):
+    segmenter, data, regions = seen
+    generator = torch.Generator().manual_seed(seed)
+    images = data.splits["acquisition_set"]
+    found = look_at_regions(segmenter, data.images, images, data.grid, None, regions, 16, (name,), generator)
+    return found.measures[name]
+
+
+def test_bald_equals_a_reference_that_keeps_all_samples(seen):
+    segmenter, data, regions = seen
+    generator = torch.Generator().manual_seed(5)
+    positions = (regions // data.grid.cells).unique()
+    images = [data.splits["acquisition_set"][i] for i in positions.tolist()]
+    drop = segmenter.net.decoder.dropout.p
+    with torch.no_grad():
+        merged = segmenter.merge(segmenter.encode(data.images.stack(images)))
+        samples = []
+        for _ in range(measures.BALD_SAMPLES):
+            mask = (torch.rand(*merged.shape[:2], 1, 1, generator=generator) >= drop) / (1 - drop)
+            samples.append(segmenter.upsample(segmenter.classify(merged * mask), 64, 96, 2).softmax(1))
+    every = torch.stack(samples)  # [samples, b, C, H, W]
+    information = torch.special.entr(every.mean(0)).sum(1) - torch.special.entr(every).sum(2).mean(0)
+    cells = data.grid.split(information / math.log(every.shape[2])).flatten(2).mean(2)
+    expected = [cells[positions.tolist().index(r // data.grid.cells), r % data.grid.cells] for r in regions.tolist()]
+    assert measured(seen, "bald").tolist() == pytest.approx(torch.stack(expected).tolist(), abs=1e-6)
+    assert measured(seen, "bald").min() > 0
+
+
+def test_bald_is_nothing_without_dropout(seen, monkeypatch):
+    monkeypatch.setattr(seen[0].net.decoder.dropout, "p", 0.0)
+    assert measured(seen, "bald").abs().max() < 1e-5
+
+
+def test_embeddings_are_means_over_regions(seen):
+    segmenter, data, regions = seen
+    found = measured(seen, "embedding")
+    region = int(regions[2])
+    image = data.splits["acquisition_set"][region // data.grid.cells]
+    with torch.no_grad():
+        merged = segmenter.merge(segmenter.encode(data.images.stack([image])))[0]
+    x, y, width, height = (v // 4 for v in data.grid.boxes(torch.tensor(region)).tolist())
+    assert found[2].tolist() == pytest.approx(merged[:, y : y + height, x : x + width].mean((1, 2)).tolist(), abs=1e-5)
+
+
+def k_center(points: list[torch.Tensor], labelled: list[torch.Tensor], count: int) -> list[int]:
+    """Brute force: again and again the point whose nearest centre is farthest away."""
+    centres, chosen = list(labelled), []
+    for _ in range(count):
+        free = [i for i in range(len(points)) if i not in chosen]
+        gaps = {i: min((float((points[i] - c).norm()) for c in centres), default=math.inf) for i in free}
+        chosen.append(max(free, key=lambda i: gaps[i]))
+        centres.append(points[chosen[-1]])
+    return chosen
+
+
+@given(st.integers(0, 1000), st.integers(1, 5), st.integers(0, 3))
+def test_global_coreset_is_k_center_greedy(seed, picks, num_labelled):
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randn(1, 9, 2, generator=generator)
+    labelled = torch.randn(num_labelled, 2, generator=generator)
+    known = {"embedding": labelled} if num_labelled else {}
+    seen = observation((1, 9), picks, measures={"embedding": points}, labelled_measures=known)
+    chosen = Coreset().scores(seen, generator).topk(picks).indices[0].tolist()
+    assert chosen == k_center(list(points[0]), list(labelled), picks)
+
+
+def test_coreset_in_pools_takes_the_farthest_of_each_in_turn():
+    points = torch.tensor([[[0.0], [9.0]], [[9.1], [5.0]], [[8.9], [2.5]]])
+    seen = observation((3, 2), measures={"embedding": points}, labelled_measures={"embedding": torch.zeros(1, 1)})
+    assert Coreset().scores(seen, torch.Generator()).argmax(1).tolist() == [1, 1, 1]
+
+
+def test_uniform_is_uniform():
+    counts = torch.zeros(6)
+    for seed in range(1200):
+        counts[Uniform().scores(observation((1, 6)), torch.Generator().manual_seed(seed)).argmax()] += 1
+    assert chisquare(counts.numpy()).pvalue > 0.001
+
+
+def test_power_bald_samples_in_proportion():
+    bald = torch.tensor([[0.1, 0.2, 0.3, 0.4]])
+    counts = torch.zeros(4)
+    for seed in range(2000):
+        seen = observation((1, 4), measures={"bald": bald})
+        counts[PowerBald().scores(seen, torch.Generator().manual_seed(seed)).argmax()] += 1
+    assert chisquare(counts.numpy(), 2000 * bald[0].numpy()).pvalue > 0.001
+
+
+def test_entropy_is_the_mean_entropy():
+    seen = observation()
+    assert Entropy().scores(seen, torch.Generator()) is seen.entropy
+
+
+def test_class_balance_prefers_what_is_rare_among_the_labels():
+    by_class = torch.tensor([[[0.5, 0.0], [0.0, 0.4]]])  # more entropy on class 0
+    fresh = observation((1, 2), measures={"class_entropy": by_class})
+    assert ClassBalancedEntropy().scores(fresh, torch.Generator()).argmax() == 0
+    later = observation((1, 2), measures={"class_entropy": by_class}, labelled=torch.tensor([[0.9, 0.1]]))
+    assert ClassBalancedEntropy().scores(later, torch.Generator()).argmax() == 1
+
+
+def test_every_baseline_scores_every_candidate(seen):
+    segmenter, data, regions = seen
+    images = data.splits["acquisition_set"]
+    for name, kind in BASELINES.items():
+        policy = kind()
+        found = look_at_regions(
+            segmenter, data.images, images, data.grid, None, regions[:4], 16, policy.needs.measures, torch.Generator()
+        )
+        shaped = {key: values.unflatten(0, (2, 2)) for key, values in found.measures.items()}
+        scores = policy.scores(observation((2, 2), measures=shaped), torch.Generator())
+        assert scores.shape == (2, 2), name
+        assert scores.isfinite().all(), name
