@@ -212,7 +212,7 @@ class AtBudgets(Checkpoint):
         """Save at a budget."""
         play = trainer.fit_loop.play  # type: ignore[attr-defined]
         if not trainer.fast_dev_run and len(play.ledger) in play.config.budgets:  # type: ignore[attr-defined]
-            trainer.save_checkpoint(self.path(self.folder, len(play.ledger)))
+            trainer.save_checkpoint(self.path(self.folder, len(play.ledger)), weights_only=False)
 
 
 def _segmenter_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:

@@ -1,8 +1,10 @@
 """The commands behind the front door, each a typed parser over the classes that do the work."""
 
 import logging
+import subprocess
 import sys
 import warnings
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ from ralseg import run_folder
 from ralseg.acquire import AcquireTrainer
 from ralseg.al_trainer import ActiveLearningTrainer
 from ralseg.data.module import SegmentationData
-from ralseg.errors import ConfigError
+from ralseg.errors import ConfigError, RalsegError
 from ralseg.player import SegmenterPlayer
 from ralseg.ralis import Ralis
 from ralseg.segmenter import FPNSegmenter
-from ralseg.tracking import RunLogger
+from ralseg.shipped import find_config
+from ralseg.tracking import RunLogger, tracking_uri
 from ralseg.trainer import SCORE, RunTrainer
 
 
@@ -133,15 +136,68 @@ def run_data(arguments: list[str]) -> int:
         raise ConfigError("usage: ralseg data check --config NAME.yaml [--out FOLDER]")
     from ralseg.data.check import check_data
 
-    parser = ArgumentParser(prog="ralseg data check", description=check_data.__doc__)
-    parser.add_argument("-c", "--config", action=ActionConfigFile, help="A configuration of any command.")
-    parser.add_class_arguments(SegmentationData, "data")
+    parser = data_parser("ralseg data check", check_data.__doc__)
     parser.add_argument("--out", type=str, default="data_check", help="Folder for the report and the contact sheet.")
-    for key in ("seed_everything", "trainer", "model", "early_stopping", "ckpt"):
-        parser.add_argument(f"--{key}", type=Any, default=SUPPRESS, help=SUPPRESS)
     config = parser.parse_args(arguments[1:])
     data = parser.instantiate_classes(config).data
     return check_data(data, Path(config.out))
+
+
+def data_parser(prog: str, description: str | None) -> ArgumentParser:
+    """A parser of the key ``data`` alone; the keys of other commands are passed over."""
+    parser = ArgumentParser(prog=prog, description=description)
+    parser.add_argument("-c", "--config", action=ActionConfigFile, help="A configuration of any command.")
+    parser.add_class_arguments(SegmentationData, "data")
+    others = ("seed_everything", "trainer", "model", "early_stopping", "ckpt", "policy", "policy_args", "oracle")
+    for key in others:
+        parser.add_argument(f"--{key}", type=Any, default=SUPPRESS, help=SUPPRESS)
+    return parser
+
+
+def run_compare(arguments: list[str]) -> int:
+    """Run `compare`."""
+    from ralseg.compare import compare_study
+    from ralseg.study import StudyConfig, make_cells
+
+    parser = ArgumentParser(prog="ralseg compare", description="Compare methods over paired seeds; write a report.")
+    parser.add_argument("-c", "--config", action=ActionConfigFile, help="Configuration of the study.")
+    parser.add_class_arguments(StudyConfig)
+    parser.add_argument("--report_only", action="store_true", help="Run nothing; gather what exists, upload, report.")
+    parser.add_argument("--emit", choices=["commands"], help="Print the cells' commands for any scheduler, and stop.")
+    config = parser.parse_args(arguments)
+    plain = config.as_dict()
+    study = StudyConfig(**{option.name: plain[option.name] for option in fields(StudyConfig)})
+    if config.emit:
+        print("\n".join(cell.emit() for cell in make_cells(study)))
+        return 0
+
+    def load_data() -> SegmentationData | None:
+        try:
+            parsed = data_parser("ralseg", None).parse_args(["--config", find_config(study.acquire)])
+            data: SegmentationData = data_parser("ralseg", None).instantiate_classes(parsed).data
+        except (RalsegError, SystemExit) as error:  # a report from results of other machines needs no data
+            logging.getLogger(__name__).warning("no pictures in the report: the data are not at hand (%s)", error)
+            return None
+        return data
+
+    return compare_study(study, parser.dump(config, skip_none=False), config.report_only, load_data, run)
+
+
+def run_dashboard(arguments: list[str]) -> int:
+    """Run `dashboard`: MLflow's own page on the store that ralseg writes to."""
+    parser = ArgumentParser(prog="ralseg dashboard", description="Open MLflow's page on the store of this folder.")
+    parser.add_argument("--port", type=int, default=5000, help="Port on this machine.")
+    config = parser.parse_args(arguments)
+    uri = tracking_uri()
+    if uri.startswith("http"):
+        print(f"MLFLOW_TRACKING_URI names a server; open {uri}")
+        return 0
+    store = Path(uri.removeprefix("sqlite:///"))
+    if not store.is_file():
+        raise ConfigError(f"{store}: no runs have been tracked in this folder; start in the one you run ralseg in")
+    print(f"http://127.0.0.1:{config.port} (Ctrl-C ends it)", flush=True)
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--port", str(config.port)]
+    return subprocess.call(command)
 
 
 def quiet_console() -> None:
@@ -163,6 +219,10 @@ def run(arguments: list[str]) -> int:
     sys.argv = ["ralseg"]
     if arguments[0] == "data":
         return run_data(arguments[1:])
+    if arguments[0] == "compare":
+        return run_compare(arguments[1:])
+    if arguments[0] == "dashboard":
+        return run_dashboard(arguments[1:])
     if arguments[0] == "fit":
         return run_cli(PolicyCLI, Ralis, ActiveLearningTrainer, arguments)
     if arguments[0] == "acquire":

@@ -16,7 +16,7 @@ from torch import Tensor
 from ralseg.acquisition import SET, Acquisition
 from ralseg.data.splits import class_counts
 from ralseg.files import write_atomically, write_png
-from ralseg.people import file_box
+from ralseg.people import Box, file_box
 
 COLUMNS = ("step", "image", "row", "column", "x", "y", "w", "h", "score", "predicted_classes")
 OVERLAYS = 12
@@ -113,24 +113,27 @@ def draw_overlays(done: Acquisition, folder: Path, count: int = OVERLAYS) -> Non
 def overlay(done: Acquisition, position: int, steps: dict[int, int]) -> NDArray[np.uint8]:
     """One image of the acquisition set with its labelled regions: [height, width, 3]."""
     data = done.data
-    index = data.splits[SET][position]
-    pixels = data.dataset.read_image(index)
+    pixels = data.dataset.read_image(data.splits[SET][position])
+    regions = by_image(done)[position]
+    boxes = [(steps[region], file_box(data, SET, region)) for region in regions]
+    return draw_boxes(pixels, boxes, last_step=max(steps.values(), default=0))
+
+
+def draw_boxes(pixels: NDArray[np.uint8], boxes: list[tuple[int, Box]], last_step: int) -> NDArray[np.uint8]:
+    """An image in which only some boxes are bright: framed from blue to yellow by their step, and numbered."""
     dimmed = (pixels * 0.35 + 128 * 0.25).astype(np.uint8)
-    regions = [r for r in done.ledger.labelled.tolist() if r // data.grid.cells == position]
-    boxes = {region: file_box(data, SET, region) for region in regions}
-    for x, y, width, height in boxes.values():
+    for _, (x, y, width, height) in boxes:
         dimmed[y : y + height, x : x + width] = pixels[y : y + height, x : x + width]
     picture = Image.fromarray(dimmed)
     scale = max(1, math.ceil(480 / picture.width))
     picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
     draw = ImageDraw.Draw(picture)
-    last = max(steps.values(), default=0)
-    for region, (x, y, width, height) in boxes.items():
-        share = steps[region] / max(last, 1)
+    for step, (x, y, width, height) in boxes:
+        share = step / max(last_step, 1)
         colour = tuple(round(a + (b - a) * share) for a, b in zip(_OLD, _NEW, strict=True))
         left, top = x * scale, y * scale
         draw.rectangle((left, top, (x + width) * scale - 1, (y + height) * scale - 1), outline=colour, width=2)
-        text = str(steps[region] + 1)
+        text = str(step + 1)
         draw.rectangle((left + 3, top + 3, left + 7 + 7 * len(text), top + 16), fill=colour)
         draw.text((left + 5, top + 4), text, fill=(0, 0, 0))
     return np.asarray(picture)

@@ -1,0 +1,117 @@
+"""`ralseg compare`: run what is missing of a study, mirror it to MLflow, and write the report."""
+
+import json
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ralseg.data.module import SegmentationData
+from ralseg.errors import DataError, RalsegError
+from ralseg.files import write_atomically
+from ralseg.mirror import Mirror, git_commit
+from ralseg.report import make_report
+from ralseg.study import Cell, RunCommand, StudyConfig, make_cells, run_cells
+from ralseg.verdict import SCORE
+
+log = logging.getLogger(__name__)
+
+
+def compare_study(
+    config: StudyConfig,
+    resolved: str,
+    report_only: bool,
+    load_data: Callable[[], SegmentationData | None],
+    run_command: RunCommand,
+) -> int:
+    """Bring a study to its end, or as far as it goes; returns the exit code.
+
+    Args:
+        config: The study.
+        resolved: Its whole configuration as YAML, kept with the results.
+        report_only: Run nothing: gather what exists, here and in MLflow.
+        load_data: Gives the data, for pictures; None where they are not at hand.
+        run_command: Runs a command of ralseg by its arguments.
+    """
+    console = Console(soft_wrap=True)
+    folder = Path(config.folder)
+    cells = make_cells(config)
+    write_atomically(folder / "study.yaml", resolved)
+    mirror = Mirror(config.name)
+    fetch_finished(cells, mirror)
+    missing = [cell for cell in cells if cell.result() is None]
+    console.print(f"{config.name}: {len(cells)} cells, {len(cells) - len(missing)} finished")
+    failures: dict[str, str] = {}
+    if missing and not report_only:
+        failures = run_cells(missing, config.jobs, run_command, console.print)
+    results = {cell: result for cell in cells if (result := cell.result()) is not None}
+    mirror_missing(results, mirror)
+    unfinished = [cell.title for cell in cells if cell not in results]
+    if not results:
+        raise DataError(f"none of the {len(cells)} cells is finished; their logs are in {folder / 'cells'}")
+    page, _, verdicts = make_report(
+        list(results.values()),
+        list(config.methods),
+        folder / "report",
+        config.name,
+        config.ours,
+        full_supervision(config),
+        unfinished,
+        git_commit(),
+        load_data(),
+        {(cell.method, cell.seed): cell.folder / "selection.csv" for cell in results},
+        learning_curve(config),
+    )
+    mirror.safely(lambda: mirror.upload_report(folder / "report", resolved))
+    for verdict in verdicts:
+        for text in verdict.sentences:
+            console.print(f"- {text}")
+    for title, problem in failures.items():
+        console.print(f"FAILED {title}: {problem.strip().splitlines()[-1]}")
+    if unfinished:
+        console.print(f"{len(unfinished)} cells are not finished; the same command goes on with them")
+    console.print(f"report: {page}")
+    console.print("dashboard: ralseg dashboard")
+    return RalsegError.exit_code if failures else 0
+
+
+def fetch_finished(cells: list[Cell], mirror: Mirror) -> None:
+    """Bring cells that MLflow has and this folder has not: run on another machine, say."""
+    wanted = [cell for cell in cells if cell.result() is None]
+    if not wanted:
+        return
+    finished = mirror.safely(mirror.finished) or {}
+    for cell in wanted:
+        run = finished.get(cell.identity())
+        if run is not None and not mirror.safely(partial(mirror.fetch, cell, run)):
+            log.warning("%s is finished in MLflow, but its result could not be fetched; it runs again", cell.title)
+
+
+def mirror_missing(results: dict[Cell, dict[str, Any]], mirror: Mirror) -> None:
+    """Upload the cells that MLflow does not have."""
+    finished = mirror.safely(mirror.finished)
+    for cell, result in results.items():
+        if finished is not None and cell.identity() not in finished:
+            mirror.safely(partial(mirror.upload, cell, result))
+
+
+def full_supervision(config: StudyConfig) -> float | None:
+    """Test mean IoU of full supervision, in points."""
+    if config.full_supervision is None:
+        return None
+    path = Path(config.full_supervision)
+    try:
+        return 100 * float(json.loads(path.read_text())[SCORE])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"full_supervision: {path} is not a test.json of `ralseg test` ({error})") from error
+
+
+def learning_curve(config: StudyConfig) -> Path | None:
+    """The learning curve beside the policy that is compared, if `ralseg fit` drew one."""
+    if config.ours is None:
+        return None
+    policy = config.methods[config.ours].format(seed=config.seeds[0])
+    return Path(policy).parent.parent / "learning_curve.png" if policy.endswith(".ckpt") else None

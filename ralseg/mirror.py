@@ -1,0 +1,161 @@
+"""Studies in MLflow: results are files first; this mirrors them to a store, and brings back what others made."""
+
+import json
+import logging
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.tracking import MlflowClient
+
+from ralseg.study import CELL, RESULT, Cell, tags_of
+from ralseg.tracking import ARTIFACTS, tracking_uri
+
+log = logging.getLogger(__name__)
+STUDY = "ralseg.study"
+
+
+class Mirror:
+    """The MLflow side of a study: an experiment, a parent run, one child run a cell.
+
+    A store that cannot be reached costs one warning, never a result: the next call mirrors what is missing.
+
+    Args:
+        study: Name of the study.
+        uri: Where MLflow keeps runs; by default as everywhere in ralseg.
+    """
+
+    def __init__(self, study: str, uri: str | None = None) -> None:
+        self.study, self.uri = study, uri or tracking_uri()
+        self.is_reachable = True
+        self._client: MlflowClient | None = None
+
+    @property
+    def client(self) -> MlflowClient:
+        """Made when it is first needed."""
+        if self._client is None:
+            self._client = MlflowClient(self.uri)
+        return self._client
+
+    def safely(self, action: Callable[[], Any]) -> Any:
+        """The action's value; None, and a warning once, if MLflow fails."""
+        if not self.is_reachable:
+            return None
+        try:
+            return action()
+        except Exception as error:  # whatever the store or the network raise
+            self.is_reachable = False
+            log.warning(
+                "MLflow at %s failed (%s); results are safe in the study's folder, and the same command with "
+                "--report_only uploads them later",
+                self.uri,
+                str(error).splitlines()[0][:200] if str(error) else type(error).__name__,
+            )
+            return None
+
+    # -- runs ------------------------------------------------------------------------------------
+
+    def experiment_id(self) -> str:
+        """The study's experiment, made if need be."""
+        found = self.client.get_experiment_by_name(self.study)
+        if found is not None:
+            return str(found.experiment_id)
+        location = (Path.cwd() / ARTIFACTS).as_uri() if self.uri.startswith("sqlite:") else None
+        return str(self.client.create_experiment(self.study, location))
+
+    def parent(self) -> Run:
+        """The study's parent run, made if need be."""
+        found = self._search(f"tags.`{STUDY}` = 'parent'")
+        if found:
+            return found[0]
+        tags = {STUDY: "parent", "ralseg.git_commit": git_commit()}
+        return self.client.create_run(self.experiment_id(), tags=tags, run_name=self.study)
+
+    def _search(self, condition: str) -> list[Run]:
+        runs: list[Run] = []
+        token = None
+        while True:
+            page = self.client.search_runs([self.experiment_id()], condition, max_results=500, page_token=token)
+            runs += page
+            token = page.token
+            if not token:
+                return runs
+
+    def finished(self) -> dict[str, Run]:
+        """Child runs that were mirrored whole, by the identity of their cell."""
+        runs = self._search(f"tags.`{STUDY}` = 'cell' and attributes.status = 'FINISHED'")
+        return {run.data.tags["ralseg.cell"]: run for run in runs}
+
+    # -- cells -----------------------------------------------------------------------------------
+
+    def fetch(self, cell: Cell, run: Run) -> bool:
+        """Bring a cell that was run elsewhere into this study's folder."""
+        cell.folder.mkdir(parents=True, exist_ok=True)
+        names = {item.path for item in self.client.list_artifacts(run.info.run_id)}
+        for name in ("selection.csv", "config.yaml", CELL, RESULT):  # the result last: it says that all is there
+            if name in names:
+                self.client.download_artifacts(run.info.run_id, name, str(cell.folder))
+        return cell.result() is not None
+
+    def upload(self, cell: Cell, result: dict[str, Any]) -> None:
+        """Mirror a finished cell; one that was mirrored half is done anew."""
+        for run in self._search(f"tags.`ralseg.cell` = '{cell.identity()}' and attributes.status != 'FINISHED'"):
+            self.client.delete_run(run.info.run_id)
+        tags = tags_of(cell, result) | {
+            STUDY: "cell",
+            "mlflow.parentRunId": self.parent().info.run_id,
+            "ralseg.git_commit": git_commit(),
+        }
+        run_id = self.client.create_run(self.experiment_id(), tags=tags, run_name=cell.title).info.run_id
+        self.client.log_batch(
+            run_id,
+            metrics=list(_metrics(result)),
+            params=[Param(key, str(value)) for key, value in result["acquisition"].items()],
+            tags=[RunTag("mlflow.note.content", f"`{cell.emit()}`")],
+        )
+        for name in ("config.yaml", "selection.csv", CELL, RESULT):
+            if (cell.folder / name).is_file():
+                self.client.log_artifact(run_id, str(cell.folder / name))
+        for picture in sorted((cell.folder / "overlays").rglob("*.png"))[:4]:
+            self.client.log_artifact(run_id, str(picture), "overlays")
+        self.client.set_terminated(run_id, "FINISHED")
+
+    def upload_report(self, folder: Path, config: str) -> None:
+        """Attach the report's page, figures and tables to the parent run."""
+        run_id = self.parent().info.run_id
+        self.client.log_text(run_id, config, "study.yaml")
+        for path in sorted(folder.iterdir()):
+            if path.is_file():
+                self.client.log_artifact(run_id, str(path), "report")
+        verdict = folder / "verdict.json"
+        if verdict.is_file():
+            for entry in json.loads(verdict.read_text())["differences"]:
+                key = f"area_minus_{entry['baseline']}" if entry["what"] == "area" else ""
+                if key:
+                    self.client.log_metric(run_id, f"verdict/{entry['method']}/{key}", entry["mean"])
+        self.client.set_terminated(run_id, "FINISHED")
+
+
+def _metrics(result: dict[str, Any]) -> list[Metric]:
+    """Scores by budget: their step is the number of labelled regions, so that charts are budget curves."""
+    metrics = []
+    for budget, scores in result["budgets"].items():
+        values = {name: value for name, value in scores.items() if isinstance(value, float)}
+        values["selected/class_entropy"] = scores["class_frequencies"]["selected_entropy"]
+        metrics += [Metric(name, value, 0, int(budget)) for name, value in values.items()]
+    for step, miou in enumerate(result.get("miou_by_step") or []):
+        metrics.append(Metric("acquisition/miou", miou, 0, step * result["acquisition"]["regions_per_step"]))
+    for part, seconds in (result.get("seconds") or {}).items():
+        metrics.append(Metric(f"seconds/{part.replace(' ', '_')}", seconds, 0, 0))
+    return metrics
+
+
+def git_commit() -> str:
+    """The commit of the working folder, if it is a checkout."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.strip()
