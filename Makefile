@@ -10,7 +10,7 @@ export MLFLOW_DISABLE_TELEMETRY ?= true
 # tests that need real CamVid run where it is found
 export RALSEG_CAMVID ?= $(abspath $(wildcard ../shared/data/camvid))
 
-.PHONY: help install demo test lint type format bench clean
+.PHONY: help install demo dashboard test lint type format bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,11 +22,19 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+SYNTHETIC_FULL := --config synthetic_pretrain.yaml --trainer.default_root_dir runs/synthetic_full
+
 demo: $(READY)  ## the main job on synthetic streets, within ten minutes; run it again and it goes on where it was
 	$(BIN)/ralseg data check --config synthetic_pretrain.yaml --out runs/data_check
 	$(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --seeds 0,1,2,3,4,5 --ckpt last
-	$(BIN)/ralseg test --config synthetic_pretrain.yaml --trainer.default_root_dir runs/synthetic_pretrain/seed0
+	$(BIN)/ralseg pretrain $(SYNTHETIC_FULL) --data.fit_on '[state_set,train_set,acquisition_set]' --data.fit_images null \
+	  --trainer.max_epochs 9 --trainer.check_val_every_n_epoch 3 --model.scheduler.init_args.total_steps 99 --ckpt last
+	$(BIN)/ralseg test $(SYNTHETIC_FULL)
 	$(BIN)/ralseg fit --config synthetic_dqn.yaml --ckpt last
+	$(BIN)/ralseg compare --config synthetic_compare.yaml
+
+dashboard: $(READY)  ## MLflow's page on the runs of this folder
+	$(BIN)/ralseg dashboard
 
 # the tests' networks are tiny: a second thread costs more than it brings
 test: export OMP_NUM_THREADS ?= 1

@@ -195,7 +195,12 @@ def run_dashboard(arguments: list[str]) -> int:
     store = Path(uri.removeprefix("sqlite:///"))
     if not store.is_file():
         raise ConfigError(f"{store}: no runs have been tracked in this folder; start in the one you run ralseg in")
-    print(f"http://127.0.0.1:{config.port} (Ctrl-C ends it)", flush=True)
+    from ralseg.mirror import Mirror, studies
+
+    address = f"http://127.0.0.1:{config.port}"
+    for study in studies(uri):
+        print(f"{study}: {Mirror(study).compare_link(address)}")
+    print(f"{address} (Ctrl-C ends it)", flush=True)
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--port", str(config.port)]
     return subprocess.call(command)
 

@@ -2,10 +2,12 @@
 
 import json
 import logging
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.tracking import MlflowClient
@@ -112,7 +114,11 @@ class Mirror:
         self.client.log_batch(
             run_id,
             metrics=list(_metrics(result)),
-            params=[Param(key, str(value)) for key, value in result["acquisition"].items()],
+            params=[
+                Param("method", cell.method),
+                Param("seed", str(cell.seed)),
+                *(Param(key, str(value)) for key, value in result["acquisition"].items()),
+            ],
             tags=[RunTag("mlflow.note.content", f"`{cell.emit()}`")],
         )
         for name in ("config.yaml", "selection.csv", CELL, RESULT):
@@ -121,6 +127,12 @@ class Mirror:
         for picture in sorted((cell.folder / "overlays").rglob("*.png"))[:4]:
             self.client.log_artifact(run_id, str(picture), "overlays")
         self.client.set_terminated(run_id, "FINISHED")
+
+    def compare_link(self, address: str) -> str:
+        """The page of MLflow that compares the study's runs, on a server at ``address``."""
+        runs = [run.info.run_id for run in self.finished().values()]
+        asked = urlencode({"runs": json.dumps(runs), "experiments": json.dumps([self.experiment_id()])})
+        return f"{address}/#/compare-runs?{asked}"
 
     def upload_report(self, folder: Path, config: str) -> None:
         """Attach the report's page, figures and tables to the parent run."""
@@ -138,18 +150,33 @@ class Mirror:
         self.client.set_terminated(run_id, "FINISHED")
 
 
+def studies(uri: str) -> list[str]:
+    """Names of the studies in a store, the newest first."""
+    client = MlflowClient(uri)
+    found = []
+    for experiment in client.search_experiments():
+        if client.search_runs([experiment.experiment_id], f"tags.`{STUDY}` = 'parent'", max_results=1):
+            found.append(experiment.name)
+    return found
+
+
 def _metrics(result: dict[str, Any]) -> list[Metric]:
     """Scores by budget: their step is the number of labelled regions, so that charts are budget curves."""
     metrics = []
     for budget, scores in result["budgets"].items():
         values = {name: value for name, value in scores.items() if isinstance(value, float)}
         values["selected/class_entropy"] = scores["class_frequencies"]["selected_entropy"]
-        metrics += [Metric(name, value, 0, int(budget)) for name, value in values.items()]
+        metrics += [Metric(_allowed(name), value, 0, int(budget)) for name, value in values.items()]
     for step, miou in enumerate(result.get("miou_by_step") or []):
         metrics.append(Metric("acquisition/miou", miou, 0, step * result["acquisition"]["regions_per_step"]))
     for part, seconds in (result.get("seconds") or {}).items():
         metrics.append(Metric(f"seconds/{part.replace(' ', '_')}", seconds, 0, 0))
     return metrics
+
+
+def _allowed(name: str) -> str:
+    """A metric's name as MLflow takes it; class names may hold anything."""
+    return re.sub(r"[^A-Za-z0-9_/. -]", "_", name)
 
 
 def git_commit() -> str:

@@ -25,7 +25,7 @@ class Difference:
     low: float
     high: float
     count: int
-    method: str  # "bootstrap" or "t"
+    interval: str  # "bootstrap" or "t"
     needed: int | None  # seeds for a power of 80 % if the true difference is the observed one; None: over 1000
 
     @property

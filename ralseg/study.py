@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import time
 import traceback
@@ -104,15 +105,11 @@ class Cell:
 
     def emit(self) -> str:
         """The command as a person would type it."""
-        return "ralseg " + " ".join(_quoted(argument) for argument in self.run_arguments())
+        return shlex.join(["ralseg", *self.run_arguments()])
 
     def run_arguments(self) -> list[str]:
         """With the folder, and so that an earlier try is gone on with."""
         return [*self.arguments, "--trainer.default_root_dir", str(self.folder), "--ckpt", "last"]
-
-
-def _quoted(argument: str) -> str:
-    return argument if argument.replace("/", "").replace(".", "").replace("_", "").isalnum() else f"'{argument}'"
 
 
 def make_cells(config: StudyConfig) -> list[Cell]:

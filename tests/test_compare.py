@@ -1,0 +1,291 @@
+"""`ralseg compare`: paired cells, resuming, MLflow as a mirror, and the page in a real browser."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow.tracking import MlflowClient
+from test_acquire import CONFIG
+
+from ralseg import compare, study
+from ralseg.cli import main
+from ralseg.errors import ConfigError, DataError
+from ralseg.mirror import Mirror
+from ralseg.report import make_report
+from ralseg.study import StudyConfig, make_cells
+from ralseg.verdict import Table, class_table
+
+STUDY = """
+name: small study
+folder: out
+acquire: tiny.yaml
+methods: {uniform: uniform, entropy: entropy}
+ours: entropy
+seeds: [0, 1]
+jobs: 2
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    Path("tiny.yaml").write_text(CONFIG)
+    Path("study.yaml").write_text(STUDY)
+    return tmp_path
+
+
+def run_here(cells, jobs, run_command, say=print):
+    """Cells in this process: workers need seconds to start."""
+    problems = {cell.title: study.run_cell(cell, run_command) for cell in cells}
+    return {title: problem for title, problem in problems.items() if problem}
+
+
+def page() -> str:
+    """The report without what names a commit."""
+    return Path("out/report/report.html").read_text()
+
+
+def test_a_study_from_start_to_end_and_again(folder, monkeypatch, capsys):
+    assert main(["compare", "--config", "study.yaml"]) == 0  # in two worker processes
+    said = capsys.readouterr().out
+    assert "4 cells, 0 finished" in said
+    assert said.rstrip().endswith("dashboard: ralseg dashboard")
+    assert "entropy is not distinguishable from uniform" in said or "entropy is" in said
+    for name in ("report.html", "results.csv", "classes.csv", "verdict.json", "budget_curves.svg", "budget_curves.png"):
+        assert (folder / "out" / "report" / name).is_file()
+    assert "<script" not in page()
+    assert "http://" not in page().replace("http://www.w3.org", "")  # nothing is loaded from anywhere
+
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("small study").experiment_id
+    runs = {run.info.run_name: run for run in client.search_runs([experiment])}
+    assert set(runs) == {"small study", "uniform/seed0", "uniform/seed1", "entropy/seed0", "entropy/seed1"}
+    child = runs["entropy/seed1"]
+    assert child.data.tags["mlflow.parentRunId"] == runs["small study"].info.run_id
+    assert child.data.tags["ralseg.method"] == "entropy"
+    history = client.get_metric_history(child.info.run_id, "test_set/miou")
+    assert [point.step for point in history] == [4, 6]  # the axis is labelled regions
+    parts = {item.path for item in client.list_artifacts(runs["small study"].info.run_id, "report")}
+    assert "report/report.html" in parts
+
+    # half of it lost: only that is run again, and the report is the same
+    first, numbers = page(), Path("out/report/results.csv").read_text()
+    shutil.rmtree("out/cells/uniform/seed1")
+    client.delete_run(runs["uniform/seed1"].info.run_id)
+    asked = []
+
+    def spy(cells, *rest):
+        asked.extend(cell.title for cell in cells)
+        return run_here(cells, *rest)
+
+    monkeypatch.setattr(compare, "run_cells", spy)
+    assert main(["compare", "--config", "study.yaml"]) == 0
+    assert asked == ["uniform/seed1"]
+    assert Path("out/report/results.csv").read_text() == numbers
+    assert _without_times(page()) == _without_times(first)
+
+    # another machine: nothing here, all of it in MLflow
+    shutil.rmtree("out")
+    assert main(["compare", "--config", "study.yaml", "--report_only"]) == 0
+    assert Path("out/report/results.csv").read_text() == numbers
+
+
+def _without_times(text: str) -> str:
+    return text[: text.index("<h2>Cost</h2>")]
+
+
+def test_a_failed_cell_does_not_stop_the_others(folder, monkeypatch, capsys):
+    monkeypatch.setattr(compare, "run_cells", run_here)
+    Path("study.yaml").write_text(
+        STUDY.replace("seeds: [0, 1]", "seeds: [0]").replace("entropy: entropy", "entropy: entropi")
+    )
+    assert main(["compare", "--config", "study.yaml"]) == 1
+    said = capsys.readouterr().out
+    assert "FAILED entropy/seed0" in said
+    assert "neither a file nor one of" in said
+    assert "Incomplete: entropy/seed0 not finished" in page()
+
+
+def test_a_store_that_is_away_costs_no_result(folder, monkeypatch, caplog):
+    monkeypatch.setattr(compare, "run_cells", run_here)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    Path("study.yaml").write_text(STUDY.replace("seeds: [0, 1]", "seeds: [0]"))
+    assert main(["compare", "--config", "study.yaml"]) == 0
+    warnings = [record for record in caplog.records if "MLflow at http://127.0.0.1:9 failed" in record.getMessage()]
+    assert len(warnings) == 1
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'later.db'}")
+    assert main(["compare", "--config", "study.yaml", "--report_only"]) == 0
+    assert len(Mirror("small study").finished()) == 2
+
+
+def test_cells_are_paired_and_know_what_they_depend_on(folder):
+    Path("weights0").write_text("a")
+    Path("weights1").write_text("b")
+    options = {"acquire": "tiny.yaml", "seeds": [0, 1], "initial_weights": "weights{seed}"}
+    cells = make_cells(StudyConfig(methods={"a": "uniform", "b": "bald"}, **options))
+    assert [(cell.method, cell.seed) for cell in cells] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    before = [cell.identity() for cell in cells]
+    assert len(set(before)) == 4
+    Path("weights0").write_text("c")
+    assert [cell.identity() != old for cell, old in zip(cells, before, strict=True)] == [True, True, False, False]
+    for wrong, message in (
+        ({"seeds": [1, 1]}, "each may stand there once"),
+        ({"ours": "c"}, "is none of the methods"),
+        ({"methods": {"../x": "uniform"}}, "letters, digits"),
+        ({"method_options": {"x": {}}}, "none of the methods"),
+        ({"jobs": 0}, "at least 1"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            StudyConfig(**wrong)
+    with pytest.raises(ConfigError, match=r"no policy at 'no\.ckpt'"):
+        make_cells(StudyConfig(methods={"learned": "no.ckpt"}, **options))
+
+
+def test_commands_can_be_emitted(folder, capsys):
+    assert main(["compare", "--config", "study.yaml", "--emit", "commands"]) == 0
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("ralseg acquire --config tiny.yaml --policy uniform ")
+
+
+def fake_results(methods, seeds, effect=0.0, names=("road", "<b>tree</b>")) -> list[dict]:
+    rng = np.random.default_rng(0)
+    results = []
+    for seed in seeds:
+        start = rng.normal(40, 2)
+        for number, method in enumerate(methods):
+            budgets = {}
+            for budget in (100, 200, 300):
+                score = (start + budget / 50 + effect * number + rng.normal(0, 0.2)) / 100
+                shares = {"classes": list(names), "selected": [0.6, 0.4], "available": [0.9, 0.1]}
+                shares |= {"selected_entropy": 0.67, "available_entropy": 0.33}
+                scores = {"iterations": 40, "test_set/miou": score, "reward_set/miou": score + 0.02}
+                scores |= {f"test_set/iou/{name}": score for name in names}
+                budgets[str(budget)] = scores | {"class_frequencies": shares}
+            results.append(
+                {
+                    "method": method,
+                    "seed": seed,
+                    "budgets": budgets,
+                    "version": "0",
+                    "dataset": "Fake & Co",
+                    "regions": 999,
+                }
+                | {"seconds": {"candidates": 3.0}, "acquisition": {"regions_per_step": 10}}
+            )
+    return results
+
+
+def test_the_report_says_what_the_numbers_say(tmp_path):
+    results = fake_results(["uniform", "entropy", "learned"], range(8), effect=1.0)
+    path, table, verdicts = make_report(
+        results, ["uniform", "entropy", "learned"], tmp_path, "fake <i>", ours="learned"
+    )
+    assert [v.baseline for v in verdicts] == ["uniform", "entropy"]
+    assert verdicts[0].area.mean == pytest.approx(2, abs=0.2)
+    assert verdicts[0].area.is_clear
+    assert verdicts[0].savings[-1].percent == pytest.approx(100 / 3, abs=6)
+    text = path.read_text()
+    assert "fake &lt;i&gt;" in text
+    assert "&lt;b&gt;tree&lt;/b&gt;" in text
+    assert "<b>tree</b>" not in text
+    best = max(np.mean(table.test[m][:, -1]) for m in table.methods)
+    assert f"<b>{best:.2f}</b>" in text
+    assert len(class_table(results, table)) == 2
+
+
+def test_seeds_without_all_methods_are_left_out(tmp_path):
+    results = fake_results(["uniform", "learned"], range(3))
+    assert Table.of(results[:-1], ["uniform", "learned"]).seeds == [0, 1]
+    with pytest.raises(DataError, match="no seed is finished for every method"):
+        Table.of([results[0], results[3]], ["uniform", "learned"])
+
+
+def test_a_policy_trained_per_seed(folder):
+    for seed in (0, 1):
+        Path(f"policy{seed}.ckpt").write_text(str(seed))
+    cells = make_cells(StudyConfig(acquire="tiny.yaml", methods={"learned": "policy{seed}.ckpt"}, seeds=[0, 1]))
+    assert [cell.arguments[4] for cell in cells] == ["policy0.ckpt", "policy1.ckpt"]
+
+
+def browser() -> str:
+    """Debian's Chromium; installed where packages can be had, else the test is skipped and says why."""
+    found = shutil.which("chromium")
+    if found is None and shutil.which("apt-get"):
+        for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "chromium"]):
+            subprocess.run(command, capture_output=True, timeout=400, check=False)
+        found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("no browser: chromium is not installed, and apt-get cannot install it here")
+    return found
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_in_a_browser(tmp_path, width):
+    path, *_ = make_report(
+        fake_results(["uniform", "learned"], range(6), 1.0), ["uniform", "learned"], tmp_path, "page"
+    )
+    picture = tmp_path / "page.png"
+    command = [
+        *(browser(), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"),
+        *(f"--screenshot={picture}", f"--window-size={width},2600", "--dump-dom", path.as_uri()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in done.stderr
+    assert "learned is better than uniform" in done.stdout
+    assert picture.stat().st_size > 20_000
+
+
+def test_the_dashboard_needs_a_store(folder, capsys):
+    assert main(["dashboard"]) == 2
+    assert "no runs have been tracked" in capsys.readouterr().err
+
+
+def test_the_dashboard_in_a_browser(folder):
+    chromium = browser()
+    cells = make_cells(StudyConfig(name="shown", acquire="tiny.yaml", folder="out", seeds=[0]))
+    mirror = Mirror("shown")
+    for cell, result in zip(cells, fake_results(["uniform", "entropy"], [0]), strict=True):
+        cell.folder.mkdir(parents=True)
+        mirror.upload(cell, result)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "ralseg", "dashboard", "--port", str(port)]
+    # a session of its own: the server has children that must end with it
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    )
+    try:
+        link = server.stdout.readline().strip()
+        assert link.startswith(f"shown: http://127.0.0.1:{port}/#/compare-runs?")
+        wait_for(f"http://127.0.0.1:{port}/health")
+        view = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000", "--dump-dom"]
+        view += ["--virtual-time-budget=60000", link.removeprefix("shown: ")]
+        looked = subprocess.run(view, capture_output=True, text=True, timeout=200, check=True)
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+    assert "Comparing 2 Runs" in looked.stdout
+    assert "entropy/seed0" in looked.stdout
+
+
+def wait_for(address: str, seconds: int = 120) -> None:
+    for _ in range(seconds):
+        try:
+            urllib.request.urlopen(address, timeout=5).read()
+        except OSError:
+            time.sleep(1)
+        else:
+            return
+    pytest.fail(f"{address} does not answer after {seconds} s")
