@@ -138,6 +138,7 @@ class AcquireTrainer(GameTrainer):
             "method": policy_tag(self._policy),
             "seed": data.seed,
             "dataset": type(data.dataset).__name__,
+            "device": self.strategy.root_device.type,
             "initial_weights": theta_0,
             "acquisition": asdict(self.acquisition),
             "regions": len(data.splits[SET]) * data.grid.cells,

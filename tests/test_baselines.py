@@ -1,6 +1,7 @@
 """Acquisition functions against slow, obvious references."""
 
 import math
+import weakref
 
 import pytest
 import torch
@@ -82,6 +83,22 @@ def test_bald_equals_a_reference_that_keeps_all_samples(seen):
     expected = [cells[positions.tolist().index(r // data.grid.cells), r % data.grid.cells] for r in regions.tolist()]
     assert measured(seen, "bald").tolist() == pytest.approx(torch.stack(expected).tolist(), abs=1e-6)
     assert measured(seen, "bald").min() > 0
+
+
+def test_bald_keeps_sums_not_samples(seen, monkeypatch):
+    alive, most = weakref.WeakSet(), 0
+    cut = Glance.regions_of
+
+    def watched(self, maps):
+        nonlocal most
+        regions = cut(self, maps)
+        alive.add(regions)
+        most = max(most, len(alive))
+        return regions
+
+    monkeypatch.setattr(Glance, "regions_of", watched)
+    measured(seen, "bald")
+    assert most <= 2  # the present sample's logits and, at most, the last one's
 
 
 def test_bald_is_nothing_without_dropout(seen, monkeypatch):
