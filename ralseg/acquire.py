@@ -18,13 +18,13 @@ from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError
 from ralseg.files import write_atomically
 from ralseg.final import FinalTraining, train_final
-from ralseg.find_policy import find_policy, import_class, policy_tag
+from ralseg.find_policy import find_policy, import_class, policy_identity, policy_tag
 from ralseg.game_trainer import GameTrainer
 from ralseg.oracle import Oracle
 from ralseg.people import LabelsNeeded, PeopleOracle
 from ralseg.player import SegmenterPlayer
 from ralseg.selection import class_frequencies, frequencies_of_set, selection_table, write_selection
-from ralseg.tracking import RunLogger
+from ralseg.tracking import RunLogger, git_commit
 
 RESULT = "result.json"
 FORMAT = "ralseg.acquire/1"
@@ -68,8 +68,12 @@ class AcquireTrainer(GameTrainer):
         """The acquisition."""
         data = cast(SegmentationData, self.datamodule)  # type: ignore[attr-defined]
         player = cast(SegmenterPlayer, self.lightning_module)
+        return self._make_acquisition(player, data)
+
+    def _make_acquisition(self, player: SegmenterPlayer, data: SegmentationData) -> Acquisition:
         policy = find_policy(self._policy, self._policy_args, data)
-        return Acquisition(self.acquisition, data, player, self._make_oracle(data), policy)
+        identity = f"{policy_identity(self._policy)} {json.dumps(self._policy_args, sort_keys=True, default=str)}"
+        return Acquisition(self.acquisition, data, player, self._make_oracle(data), policy, identity)
 
     def _make_oracle(self, data: SegmentationData) -> Oracle:
         if self._oracle == "masks":
@@ -135,6 +139,7 @@ class AcquireTrainer(GameTrainer):
         result: dict[str, Any] = {
             "format": FORMAT,
             "version": __version__,
+            "commit": git_commit(),
             "method": policy_tag(self._policy),
             "seed": data.seed,
             "dataset": type(data.dataset).__name__,
@@ -146,7 +151,13 @@ class AcquireTrainer(GameTrainer):
         }
         available: list[float] | None = None
         for budget in self.acquisition.budgets:
-            saved = read_checkpoint(AtBudgets.path(folder / run_folder.CHECKPOINTS, budget))
+            path = AtBudgets.path(folder / run_folder.CHECKPOINTS, budget)
+            if not path.is_file():
+                raise ConfigError(
+                    f"trainer.acquisition.budgets: {budget} was not among the budgets when the run in {folder} "
+                    "passed it; leave it out, or acquire anew in another folder"
+                )
+            saved = read_checkpoint(path)
             done = self._acquisition_at(model, data, saved)
             if budget == self.acquisition.budgets[0]:
                 available = frequencies_of_set(done)
@@ -172,8 +183,7 @@ class AcquireTrainer(GameTrainer):
 
     def _acquisition_at(self, model: SegmenterPlayer, data: SegmentationData, saved: dict[str, Any]) -> Acquisition:
         """The acquisition as it stood when a checkpoint was written."""
-        policy = find_policy(self._policy, self._policy_args, data)
-        done = Acquisition(self.acquisition, data, model, self._make_oracle(data), policy)
+        done = self._make_acquisition(model, data)
         done.load_state_dict(saved["loops"]["fit_loop"]["state_dict"]["play"])
         return done
 

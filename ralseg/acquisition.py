@@ -8,8 +8,10 @@ from torch import Tensor
 
 from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError
+from ralseg.files import file_hash
 from ralseg.labelling import Labelling
 from ralseg.oracle import Oracle
+from ralseg.people import PeopleOracle
 from ralseg.player import SegmenterPlayer
 from ralseg.policies import Policy
 
@@ -66,6 +68,7 @@ class Acquisition(Labelling):
         player: The segmenter that learns from the labels as they come.
         oracle: Who labels.
         policy: Who chooses.
+        policy_identity: What tells this policy from others; a run goes on only with the same one.
     """
 
     def __init__(
@@ -75,9 +78,10 @@ class Acquisition(Labelling):
         player: SegmenterPlayer,
         oracle: Oracle,
         policy: Policy,
+        policy_identity: str = "",
     ) -> None:
         super().__init__(data, SET, player, oracle)
-        self.config, self.policy = config, policy
+        self.config, self.policy, self.policy_identity = config, policy, policy_identity
         self.sizes = config.step_sizes()
         self.values: list[float] = []  # score of each labelled region
         self.predicted: list[Tensor] = []  # [C] predicted class shares of each labelled region, when it was chosen
@@ -122,10 +126,21 @@ class Acquisition(Labelling):
         """Step 4: the oracle labels the regions."""
         seen = self.observation
         assert seen is not None
+        picked = self._as_asked(picked)
         self.have_labelled(seen.pools.gather(1, picked).flatten())
         self.values += self.action_values.gather(1, picked).flatten().tolist()
         pool = torch.arange(len(picked))[:, None]
         self.predicted += list(seen.histogram[pool, picked].flatten(0, 1).half())
+
+    def _as_asked(self, picked: Tensor) -> Tensor:
+        """What people have been asked to label at this step already, if anything: rounding may rank a tie anew."""
+        assert self.observation is not None
+        pools = self.observation.pools
+        asked: list[int] = self.oracle.asked() if isinstance(self.oracle, PeopleOracle) else []
+        is_asked = torch.isin(pools, torch.tensor(asked, dtype=pools.dtype))
+        if len(asked) != picked.numel() or not (is_asked.sum(1) == picked.shape[1]).all():
+            return picked
+        return is_asked.int().topk(picked.shape[1], 1).indices
 
     def receive(self, miou: float) -> None:
         """Step 6, where it is wished: note the mean IoU."""
@@ -170,9 +185,10 @@ class Acquisition(Labelling):
             "regions_per_step": self.config.regions_per_step,
             "candidates": self.config.candidates,
             "pool_size": self.config.pool_size,
-            "initial_weights": self.weights_name,
+            "initial_weights": file_hash(self.weights_name) if self.weights_name else "",
             "seed": self.data.seed,
-            "policy": type(self.policy).__name__,
+            "policy": self.policy_identity,
+            "grid": [self.data.grid.rows, self.data.grid.columns, self.data.grid.height, self.data.grid.width],
             "steps so far": self.sizes[: self.step],
         }
 

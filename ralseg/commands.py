@@ -1,6 +1,8 @@
 """The commands behind the front door, each a typed parser over the classes that do the work."""
 
+import json
 import logging
+import shlex
 import subprocess
 import sys
 import warnings
@@ -157,23 +159,34 @@ def data_parser(prog: str, description: str | None) -> ArgumentParser:
 def run_compare(arguments: list[str]) -> int:
     """Run `compare`."""
     from ralseg.compare import compare_study
-    from ralseg.study import StudyConfig, make_cells
+    from ralseg.study import StudyConfig, find_cell, make_cells, run_cell
 
     parser = ArgumentParser(prog="ralseg compare", description="Compare methods over paired seeds; write a report.")
     parser.add_argument("-c", "--config", action=ActionConfigFile, help="Configuration of the study.")
     parser.add_class_arguments(StudyConfig)
     parser.add_argument("--report_only", action="store_true", help="Run nothing; gather what exists, upload, report.")
     parser.add_argument("--emit", choices=["commands"], help="Print the cells' commands for any scheduler, and stop.")
+    parser.add_argument("--cell", type=str | None, help="Run this cell alone (method/seed0), as --emit prints it.")
     config = parser.parse_args(arguments)
     plain = config.as_dict()
     study = StudyConfig(**{option.name: plain[option.name] for option in fields(StudyConfig)})
     if config.emit:
-        print("\n".join(cell.emit() for cell in make_cells(study)))
+        rest = [argument for argument in arguments if argument not in ("--emit", "--emit=commands", "commands")]
+        for cell in make_cells(study):
+            print(shlex.join(["ralseg", "compare", *rest, "--cell", cell.title]))
+        return 0
+    if config.cell:
+        problem = run_cell(find_cell(make_cells(study), config.cell), run)
+        if problem is not None:
+            raise RalsegError(f"{config.cell}: {problem}")
         return 0
 
     def load_data() -> SegmentationData | None:
         try:
-            parsed = data_parser("ralseg", None).parse_args(["--config", find_config(study.acquire)])
+            asked = ["--config", find_config(study.acquire)]
+            for key, value in study.options.items():
+                asked += [f"--{key}", json.dumps(value)] if key.startswith("data.") else []
+            parsed = data_parser("ralseg", None).parse_args(asked)
             data: SegmentationData = data_parser("ralseg", None).instantiate_classes(parsed).data
         except (RalsegError, SystemExit) as error:  # a report from results of other machines needs no data
             logging.getLogger(__name__).warning("no pictures in the report: the data are not at hand (%s)", error)

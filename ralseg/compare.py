@@ -12,7 +12,7 @@ from rich.console import Console
 from ralseg.data.module import SegmentationData
 from ralseg.errors import DataError, RalsegError
 from ralseg.files import write_atomically
-from ralseg.mirror import Mirror, git_commit
+from ralseg.mirror import Mirror
 from ralseg.report import make_report
 from ralseg.study import Cell, RunCommand, StudyConfig, make_cells, run_cells
 from ralseg.verdict import SCORE
@@ -38,16 +38,16 @@ def compare_study(
     """
     console = Console(soft_wrap=True)
     folder = Path(config.folder)
-    cells = make_cells(config)
+    cells = make_cells(config, files_must_exist=not report_only)
     write_atomically(folder / "study.yaml", resolved)
     mirror = Mirror(config.name)
-    fetch_finished(cells, mirror)
-    missing = [cell for cell in cells if cell.result() is None]
+    fetch_finished(cells, mirror, of_any_options=report_only)
+    missing = [cell for cell in cells if cell.result(report_only) is None]
     console.print(f"{config.name}: {len(cells)} cells, {len(cells) - len(missing)} finished")
     failures: dict[str, str] = {}
     if missing and not report_only:
         failures = run_cells(missing, config.jobs, run_command, console.print)
-    results = {cell: result for cell in cells if (result := cell.result()) is not None}
+    results = {cell: result for cell in cells if (result := cell.result(report_only)) is not None}
     mirror_missing(results, mirror)
     unfinished = [cell.title for cell in cells if cell not in results]
     if not results:
@@ -60,7 +60,7 @@ def compare_study(
         config.ours,
         full_supervision(config),
         unfinished,
-        git_commit(),
+        config.method_options,
         load_data(),
         {(cell.method, cell.seed): cell.folder / "selection.csv" for cell in results},
         learning_curve(config),
@@ -78,23 +78,29 @@ def compare_study(
     return RalsegError.exit_code if failures else 0
 
 
-def fetch_finished(cells: list[Cell], mirror: Mirror) -> None:
-    """Bring cells that MLflow has and this folder has not: run on another machine, say."""
-    wanted = [cell for cell in cells if cell.result() is None]
+def fetch_finished(cells: list[Cell], mirror: Mirror, of_any_options: bool) -> None:
+    """Bring cells that MLflow has and this folder has not: run on another machine, say.
+
+    Where a report is all that is wanted, theta_0s and policies need not be here: a run of the same method and seed
+    will do.
+    """
+    wanted = [cell for cell in cells if cell.result(of_any_options) is None]
     if not wanted:
         return
     finished = mirror.safely(mirror.finished) or {}
+    by_title = {run.info.run_name: run for run in finished.values()}
     for cell in wanted:
-        run = finished.get(cell.identity())
+        run = finished.get(cell.identity()) or (by_title.get(cell.title) if of_any_options else None)
         if run is not None and not mirror.safely(partial(mirror.fetch, cell, run)):
-            log.warning("%s is finished in MLflow, but its result could not be fetched; it runs again", cell.title)
+            log.warning("%s is finished in MLflow, but its result could not be fetched", cell.title)
 
 
 def mirror_missing(results: dict[Cell, dict[str, Any]], mirror: Mirror) -> None:
     """Upload the cells that MLflow does not have."""
     finished = mirror.safely(mirror.finished)
     for cell, result in results.items():
-        if finished is not None and cell.identity() not in finished:
+        identity = (cell.note() or {}).get("identity")  # of what was run, not of what would be run now
+        if finished is not None and identity not in finished:
             mirror.safely(partial(mirror.upload, cell, result))
 
 

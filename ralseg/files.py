@@ -1,5 +1,6 @@
 """Writing files so that a reader never meets half of one."""
 
+import hashlib
 import io
 import os
 import tempfile
@@ -32,3 +33,12 @@ def write_png(path: Path, pixels: NDArray[np.uint8]) -> None:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
     write_atomically(path, buffer.getbuffer())
+
+
+def file_hash(path: str | Path) -> str:
+    """SHA-256 of a file's content; of its name where there is no such file."""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return f"no file {path}"

@@ -22,6 +22,8 @@ from ralseg.randomness import stream
 from ralseg.segmenter import FPNSegmenter, inverse_sqrt_weights
 from ralseg.trainer import SCORE, RunTrainer
 
+_PLAIN = ("max_steps", "validate_every", "patience", "start", "mix", "class_weights")
+
 
 @dataclass(frozen=True)
 class FinalTraining:
@@ -54,6 +56,12 @@ class FinalTraining:
         for key in ("max_steps", "validate_every", "patience"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"trainer.final.{key}={getattr(self, key)} must be at least 1")
+        hidden = set(self.mix) - {"train_set", "state_set"}
+        if hidden:
+            raise ConfigError(
+                f"trainer.final.mix={self.mix}: only train_set and state_set may be mixed in; the labels of "
+                f"{', '.join(sorted(hidden))} are hidden, or what segmenters are judged by"
+            )
         if self.max_steps % self.validate_every:
             raise ConfigError(
                 f"trainer.final.max_steps={self.max_steps} must be a multiple of validate_every={self.validate_every}"
@@ -142,7 +150,14 @@ def train_final(
         folder: Folder of this training.
         options: Options of the Trainer.
     """
-    report = folder / "final.json"
+    report, plan = folder / "final.json", folder / "plan.json"
+    options_now = {key: getattr(config, key) for key in _PLAIN}
+    if plan.is_file() and json.loads(plan.read_text()) != options_now:
+        raise ConfigError(
+            f"{folder} holds a final training with other options ({plan.name}: {plan.read_text().strip()}); go on with "
+            "those, or start the acquisition anew in another folder"
+        )
+    write_atomically(plan, json.dumps(options_now) + "\n")
     if report.is_file():
         result: dict[str, Any] = json.loads(report.read_text())
         return result

@@ -1,6 +1,5 @@
 """From what a user types after `--policy` to a policy: a name, a checkpoint of `ralseg fit`, or a class."""
 
-import hashlib
 import importlib
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from ralseg.baselines import BASELINES
 from ralseg.checkpoints import read_checkpoint
 from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError
+from ralseg.files import file_hash
 from ralseg.policies import Learned, Policy
 from ralseg.query import QueryNetwork
 
@@ -25,7 +25,7 @@ def find_policy(name: str, options: dict[str, Any], data: SegmentationData) -> P
         options: Arguments of the class.
         data: What it will be used on; a learned policy must fit it.
     """
-    if Path(name).is_file() or name.endswith(".ckpt"):
+    if name not in BASELINES and (name.endswith(".ckpt") or Path(name).is_file()):
         if options:
             raise ConfigError(f"--policy_args are for classes; {name} is a checkpoint")
         return load_policy(Path(name), data)
@@ -82,7 +82,16 @@ def load_policy(path: Path, data: SegmentationData) -> Learned:
 
 def policy_tag(name: str) -> str:
     """A short name for tables, with a hash of the file for checkpoints: ``learned-1a2b3c4d``."""
-    path = Path(name)
-    if not path.is_file():
+    if name in BASELINES or not Path(name).is_file():
         return name
-    return f"learned-{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
+    return f"learned-{file_hash(name)[:8]}"
+
+
+def policy_identity(name: str) -> str:
+    """What tells a policy from others: its name and, for a checkpoint or a class of one's own, its file's content."""
+    if name in BASELINES:
+        return name
+    if name.endswith(".ckpt"):
+        return file_hash(name)
+    source = Path(*name.split(".")[:-1]).with_suffix(".py") if "." in name else Path(name)
+    return f"{name} {file_hash(source)}"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ralseg.errors import ConfigError
 from ralseg.features import entropy_map
 from ralseg.regions import RegionGrid
 from ralseg.segmenter import FPNSegmenter, predicted_classes
@@ -80,6 +81,8 @@ def bald(glance: Glance, samples: int = BALD_SAMPLES) -> Tensor:
     """
     segmenter, merged, grid = glance.segmenter, glance.merged, glance.grid
     drop = segmenter.net.decoder.dropout.p
+    if not 0 < drop < 1:
+        raise ConfigError(f"BALD samples the decoder's dropout, but model.segmenter has dropout {drop}")
     expected = torch.zeros_like(glance.logits)
     own_entropy = torch.zeros_like(glance.logits[:, 0])
     for _ in range(samples):

@@ -3,8 +3,9 @@
 import json
 import logging
 import re
-import subprocess
+import tempfile
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -12,8 +13,10 @@ from urllib.parse import urlencode
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.tracking import MlflowClient
 
+from ralseg import run_folder
+from ralseg.acquisition import AcquisitionConfig
 from ralseg.study import CELL, RESULT, Cell, tags_of
-from ralseg.tracking import ARTIFACTS, tracking_uri
+from ralseg.tracking import ARTIFACTS, git_commit, tracking_uri
 
 log = logging.getLogger(__name__)
 STUDY = "ralseg.study"
@@ -93,33 +96,42 @@ class Mirror:
     # -- cells -----------------------------------------------------------------------------------
 
     def fetch(self, cell: Cell, run: Run) -> bool:
-        """Bring a cell that was run elsewhere into this study's folder."""
-        cell.folder.mkdir(parents=True, exist_ok=True)
-        names = {item.path for item in self.client.list_artifacts(run.info.run_id)}
-        for name in ("selection.csv", "config.yaml", CELL, RESULT):  # the result last: it says that all is there
-            if name in names:
-                self.client.download_artifacts(run.info.run_id, name, str(cell.folder))
-        return cell.result() is not None
+        """Bring a cell that was run elsewhere into this study's folder: all of it, or nothing."""
+        cell.folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cell.folder.parent, prefix=".fetched-") as place:
+            names = {item.path for item in self.client.list_artifacts(run.info.run_id)}
+            for name in names & {"selection.csv", "config.yaml", CELL, RESULT}:
+                self.client.download_artifacts(run.info.run_id, name, place)
+            if not {CELL, RESULT} <= names:
+                return False
+            if cell.folder.exists():
+                cell.folder.rename(run_folder.numbered(cell.folder.parent, f"{cell.folder.name}.before-fetch", ""))
+            Path(place).rename(cell.folder)
+            Path(place).mkdir()  # for the context to remove
+        cell.folder.chmod(0o755)
+        return True
 
     def upload(self, cell: Cell, result: dict[str, Any]) -> None:
         """Mirror a finished cell; one that was mirrored half is done anew."""
-        for run in self._search(f"tags.`ralseg.cell` = '{cell.identity()}' and attributes.status != 'FINISHED'"):
+        tags = tags_of(cell, result)
+        for run in self._search(f"tags.`ralseg.cell` = '{tags['ralseg.cell']}' and attributes.status != 'FINISHED'"):
             self.client.delete_run(run.info.run_id)
-        tags = tags_of(cell, result) | {
+        tags |= {
             STUDY: "cell",
             "mlflow.parentRunId": self.parent().info.run_id,
-            "ralseg.git_commit": git_commit(),
         }
         run_id = self.client.create_run(self.experiment_id(), tags=tags, run_name=cell.title).info.run_id
+        metrics = _metrics(result)
+        for start in range(0, len(metrics), 1000):  # MLflow's limit
+            self.client.log_batch(run_id, metrics=metrics[start : start + 1000])
         self.client.log_batch(
             run_id,
-            metrics=list(_metrics(result)),
             params=[
                 Param("method", cell.method),
                 Param("seed", str(cell.seed)),
                 *(Param(key, str(value)) for key, value in result["acquisition"].items()),
             ],
-            tags=[RunTag("mlflow.note.content", f"`{cell.emit()}`")],
+            tags=[RunTag("mlflow.note.content", f"`{cell.command()}`")],
         )
         for name in ("config.yaml", "selection.csv", CELL, RESULT):
             if (cell.folder / name).is_file():
@@ -130,7 +142,10 @@ class Mirror:
 
     def compare_link(self, address: str) -> str:
         """The page of MLflow that compares the study's runs, on a server at ``address``."""
-        runs = [run.info.run_id for run in self.finished().values()]
+        newest: dict[str, Run] = {}  # of runs with superseded options, none
+        for run in sorted(self.finished().values(), key=lambda run: run.info.start_time):
+            newest[run.info.run_name] = run
+        runs = [run.info.run_id for run in newest.values()]
         asked = urlencode({"runs": json.dumps(runs), "experiments": json.dumps([self.experiment_id()])})
         return f"{address}/#/compare-runs?{asked}"
 
@@ -144,9 +159,9 @@ class Mirror:
         verdict = folder / "verdict.json"
         if verdict.is_file():
             for entry in json.loads(verdict.read_text())["differences"]:
-                key = f"area_minus_{entry['baseline']}" if entry["what"] == "area" else ""
-                if key:
-                    self.client.log_metric(run_id, f"verdict/{entry['method']}/{key}", entry["mean"])
+                if entry["what"] == "area":
+                    name = f"verdict/{entry['method']}/area_minus_{entry['baseline']}"
+                    self.client.log_metric(run_id, name, entry["mean"])
         self.client.set_terminated(run_id, "FINISHED")
 
 
@@ -167,8 +182,9 @@ def _metrics(result: dict[str, Any]) -> list[Metric]:
         values = {name: value for name, value in scores.items() if isinstance(value, float)}
         values["selected/class_entropy"] = scores["class_frequencies"]["selected_entropy"]
         metrics += [Metric(_allowed(name), value, 0, int(budget)) for name, value in values.items()]
-    for step, miou in enumerate(result.get("miou_by_step") or []):
-        metrics.append(Metric("acquisition/miou", miou, 0, step * result["acquisition"]["regions_per_step"]))
+    labelled = [0, *accumulate(AcquisitionConfig(**result["acquisition"]).step_sizes())]
+    for count, miou in zip(labelled, result.get("miou_by_step") or [], strict=False):
+        metrics.append(Metric("acquisition/miou", miou, 0, count))
     for part, seconds in (result.get("seconds") or {}).items():
         metrics.append(Metric(f"seconds/{part.replace(' ', '_')}", seconds, 0, 0))
     return metrics
@@ -177,12 +193,3 @@ def _metrics(result: dict[str, Any]) -> list[Metric]:
 def _allowed(name: str) -> str:
     """A metric's name as MLflow takes it; class names may hold anything."""
     return re.sub(r"[^A-Za-z0-9_/. -]", "_", name)
-
-
-def git_commit() -> str:
-    """The commit of the working folder, if it is a checkout."""
-    try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    return done.stdout.strip()

@@ -56,6 +56,14 @@ class PeopleOracle:
             return torch.empty(0, grid.cell_height, grid.cell_width, dtype=torch.uint8)
         return torch.stack([self._read(name, self.box(r)) for name, r in zip(names, regions.tolist(), strict=True)])
 
+    def asked(self) -> list[int]:
+        """The regions of the last request."""
+        try:
+            content = json.loads((self.folder / "manifest.json").read_text())
+            return [int(entry["region"]) for entry in content["regions"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
     def box(self, region: int) -> Box:
         """x, y, width, height of a region in its file's own pixels."""
         return file_box(self._data, self._set, region)

@@ -32,7 +32,7 @@ def make_report(
     ours: str | None = None,
     full: float | None = None,
     missing: list[str] | None = None,
-    commit: str = "unknown",
+    method_options: dict[str, Any] | None = None,
     data: SegmentationData | None = None,
     selections: dict[tuple[str, int], Path] | None = None,
     learning_curve: Path | None = None,
@@ -44,17 +44,18 @@ def make_report(
         methods: Their order.
         folder: Where the report goes.
         title: Name of the study.
-        ours: The method that is compared with the others; the last one if None.
+        ours: The method that is compared with the others; the last of ``methods`` if None.
         full: Test mean IoU of full supervision, in points.
         missing: Cells that are not finished.
-        commit: Of the code.
+        method_options: Options in which methods differ on purpose.
         data: For pictures of the selected regions; without, there are none.
         selections: ``selection.csv`` by method and seed.
         learning_curve: A picture of how the policy learned.
     """
     table = Table.of(results, methods)
-    ours = ours if ours in table.methods else table.methods[-1]
-    verdicts = [compare(table, ours, other) for other in table.methods if other != ours]
+    ours = ours or methods[-1]
+    others = [method for method in table.methods if method != ours]
+    verdicts = [compare(table, ours, other) for other in others] if ours in table.methods else []
     shares = frequencies(results, table)
     drawn = {
         "budget_curves": figures.budget_curves(table, full, folder),
@@ -69,7 +70,8 @@ def make_report(
         ours=ours,
         full=full,
         missing=missing or [],
-        commit=commit[:12],
+        commits=sorted({str(result.get("commit", "unknown"))[:12] for result in results}),
+        method_options=method_options or {},
         version=results[0]["version"],
         dataset=results[0]["dataset"],
         regions=results[0]["regions"],

@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from ralseg.acquisition import SET, Acquisition
+from ralseg.data.readers import SUFFIXES
 from ralseg.data.splits import class_counts
 from ralseg.files import write_atomically, write_png
 from ralseg.people import Box, file_box
@@ -88,8 +89,10 @@ def write_masks(done: Acquisition, folder: Path) -> None:
 
 def mask_name(image_name: str) -> Path:
     """Where the mask of an image goes, relative to the folder of masks; never outside it."""
-    parts = [part for part in Path(image_name).with_suffix(".png").parts if part not in ("..", "/", "\\")]
-    return Path(*parts)
+    path = Path(image_name)
+    name = path.stem if path.suffix.lower() in SUFFIXES else path.name
+    parents = ["__" if part == ".." else part for part in path.parts[:-1] if part != path.anchor]
+    return Path(*parents, f"{name}.png")
 
 
 def by_image(done: Acquisition) -> dict[int, list[int]]:

@@ -118,7 +118,11 @@ class Saving:
 def labels_saved(
     budgets: Sequence[int], method: NDArray[np.float64], baseline: NDArray[np.float64], target: float
 ) -> Saving:
-    """Labels saved at ``target`` by the mean curves of [seeds, budgets], with a bootstrap over seeds in pairs."""
+    """Labels saved at ``target`` by the mean curves of [seeds, budgets], with a bootstrap over seeds in pairs.
+
+    A resample that never reaches the target counts as having needed twice the largest budget. No interval below
+    six seeds.
+    """
 
     def percent(seeds: NDArray[np.int64]) -> float:
         mine, theirs = (labels_for(target, budgets, scores[seeds].mean(0)) for scores in (method, baseline))
@@ -131,7 +135,7 @@ def labels_saved(
     everyone = np.arange(len(method))
     mine, theirs = (labels_for(target, budgets, scores.mean(0)) for scores in (method, baseline))
     low = high = math.nan
-    if len(method) > 1 and not (math.isnan(mine) or math.isnan(theirs)):
+    if len(method) >= FEWEST_FOR_BOOTSTRAP and not (math.isnan(mine) or math.isnan(theirs)):
         found = stats.bootstrap(
             (everyone,), percent, vectorized=False, confidence_level=widened_level(len(method)), n_resamples=999,
             method="percentile", rng=np.random.default_rng(0),

@@ -4,24 +4,29 @@ import hashlib
 import json
 import os
 import shlex
-import shutil
+import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from ralseg import __version__, run_folder
 from ralseg.errors import ConfigError, RalsegError
-from ralseg.files import write_atomically
-from ralseg.find_policy import policy_tag
+from ralseg.files import file_hash, write_atomically
+from ralseg.find_policy import policy_identity, policy_tag
 from ralseg.shipped import find_config
 
 RunCommand = Callable[[list[str]], int]
 RESULT = "result.json"
 CELL = "cell.json"
+_WEIGHTS = "trainer.acquisition.initial_weights"
 
 
 @dataclass(frozen=True)
@@ -79,90 +84,138 @@ class Cell:
     method: str
     seed: int
     folder: Path
-    arguments: list[str]  # of the command, without `ralseg`
+    config: str  # file of `ralseg acquire`'s configuration
+    policy: str
+    options: dict[str, Any]
 
     @property
     def title(self) -> str:
-        """Name of its run in MLflow."""
+        """Name of its run in MLflow, and on the command line."""
         return f"{self.method}/seed{self.seed}"
 
-    def identity(self) -> str:
-        """A hash of everything that its result depends on: options, configuration, weights, policy."""
-        digest = hashlib.sha256()
-        for argument in self.arguments:
-            path = Path(argument)
-            digest.update(path.read_bytes() if path.is_file() else argument.encode())
-            digest.update(b"\0")
-        return digest.hexdigest()[:16]
+    @property
+    def log(self) -> Path:
+        """Where its output goes: beside the cells, for a cell's folder may be moved aside."""
+        return self.folder.parents[2] / "logs" / f"{self.method}-seed{self.seed}.txt"
 
-    def result(self) -> dict[str, Any] | None:
-        """Its result, if it has been finished with these very options."""
-        report, note = self.folder / RESULT, self.folder / CELL
-        if not report.is_file() or not note.is_file() or json.loads(note.read_text())["identity"] != self.identity():
+    def identity(self) -> str:
+        """A hash of what its result depends on: configuration, options, theta_0, policy, ralseg's version.
+
+        The data themselves are not in it.
+        """
+        content = yaml.safe_load(Path(self.config).read_text(encoding="utf-8"))
+        weights = self.options.get(_WEIGHTS) or _inside(content, _WEIGHTS)
+        parts = {
+            "version": __version__,
+            "cell": [self.method, self.seed],
+            "config": content,
+            "options": {key: value for key, value in self.options.items() if key != _WEIGHTS},
+            "weights": file_hash(weights) if weights else None,
+            "policy": policy_identity(self.policy),
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+    def note(self) -> dict[str, Any] | None:
+        """What was noted when the cell was started in this folder."""
+        try:
+            found = json.loads((self.folder / CELL).read_text())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def result(self, of_any_options: bool = False) -> dict[str, Any] | None:
+        """Its result, if it has been finished with these very options, or with any."""
+        note, report = self.note(), self.folder / RESULT
+        if note is None or not report.is_file():
+            return None
+        if note.get("identity") != self.identity() and not of_any_options:
             return None
         found: dict[str, Any] = json.loads(report.read_text())
         return found | {"method": self.method}
 
-    def emit(self) -> str:
-        """The command as a person would type it."""
-        return shlex.join(["ralseg", *self.run_arguments()])
+    def arguments(self) -> list[str]:
+        """Of `ralseg acquire`, so that an earlier try is gone on with."""
+        arguments = ["acquire", "--config", self.config, "--policy", self.policy, "--seed_everything", str(self.seed)]
+        for key, value in self.options.items():
+            arguments += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
+        return [*arguments, "--trainer.default_root_dir", str(self.folder), "--ckpt", "last"]
 
-    def run_arguments(self) -> list[str]:
-        """With the folder, and so that an earlier try is gone on with."""
-        return [*self.arguments, "--trainer.default_root_dir", str(self.folder), "--ckpt", "last"]
+    def command(self) -> str:
+        """The same as a person would type it."""
+        return shlex.join(["ralseg", *self.arguments()])
 
 
-def make_cells(config: StudyConfig) -> list[Cell]:
+def _inside(content: Any, key: str) -> Any:
+    """The value of a dotted key in nested mappings; None where there is none."""
+    for part in key.split("."):
+        content = content.get(part) if isinstance(content, dict) else None
+    return content
+
+
+def make_cells(config: StudyConfig, files_must_exist: bool = True) -> list[Cell]:
     """All cells, seed by seed: a study that is cut off has whole pairs."""
-    acquire = str(find_config(config.acquire))
+    acquire = find_config(config.acquire)
+    if not Path(acquire).is_file():
+        raise ConfigError(f"acquire: no configuration at {acquire!r}")
     cells = []
     for seed in config.seeds:
         for method, policy in config.methods.items():
             options: dict[str, Any] = {"trainer.logger": False, "trainer.enable_progress_bar": False}
             options |= config.options | config.method_options.get(method, {})
             if config.initial_weights is not None:
-                weights = config.initial_weights.format(seed=seed)
-                if not Path(weights).is_file():
-                    raise ConfigError(f"initial_weights: no checkpoint at {weights!r}; `ralseg pretrain` makes them")
-                options["trainer.acquisition.initial_weights"] = weights
+                options[_WEIGHTS] = config.initial_weights.format(seed=seed)
+                if files_must_exist and not Path(options[_WEIGHTS]).is_file():
+                    raise ConfigError(
+                        f"initial_weights: no checkpoint at {options[_WEIGHTS]!r}; `ralseg pretrain` makes them"
+                    )
             policy = policy.format(seed=seed)
-            if policy.endswith(".ckpt") and not Path(policy).is_file():
+            if files_must_exist and policy.endswith(".ckpt") and not Path(policy).is_file():
                 raise ConfigError(f"methods.{method}: no policy at {policy!r}; `ralseg fit` makes them")
-            arguments = ["acquire", "--config", acquire, "--policy", policy, "--seed_everything", str(seed)]
-            for key, value in options.items():
-                arguments += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
-            cells.append(Cell(method, seed, Path(config.folder) / "cells" / method / f"seed{seed}", arguments))
+            folder = Path(config.folder) / "cells" / method / f"seed{seed}"
+            cells.append(Cell(method, seed, folder, acquire, policy, options))
     return cells
+
+
+def find_cell(cells: list[Cell], title: str) -> Cell:
+    """The cell of that title."""
+    for cell in cells:
+        if cell.title == title:
+            return cell
+    raise ConfigError(f"--cell {title}: the cells are {', '.join(cell.title for cell in cells)}")
 
 
 # -- running ---------------------------------------------------------------------------------------
 
 
 def run_cell(cell: Cell, run_command: RunCommand) -> str | None:
-    """Run a cell in this process; what went wrong, or None."""
-    cell.folder.mkdir(parents=True, exist_ok=True)
-    note = cell.folder / CELL
-    content = {"identity": cell.identity(), "method": cell.method, "seed": cell.seed, "command": cell.emit()}
-    if note.is_file() and json.loads(note.read_text())["identity"] != content["identity"]:
-        shutil.rmtree(cell.folder)  # of other options: nothing of it may be gone on with
-        cell.folder.mkdir(parents=True)
-    write_atomically(note, json.dumps(content, indent=1) + "\n")
+    """Run a cell in this process; what went wrong, or None. A finished one is left as it is."""
+    if cell.result() is not None:
+        return None
+    identity, note = cell.identity(), cell.note()
+    if cell.folder.is_dir() and any(cell.folder.iterdir()) and (note or {}).get("identity") != identity:
+        # of other options: it may not be gone on with, nor be lost
+        aside = cell.folder.with_name(f"{cell.folder.name}.before-{identity}")
+        cell.folder.rename(run_folder.numbered(aside.parent, aside.name, ""))
+    content = {"identity": identity, "method": cell.method, "seed": cell.seed, "command": cell.command()}
+    write_atomically(cell.folder / CELL, json.dumps(content, indent=1) + "\n")
     try:
-        run_command(cell.run_arguments())
+        run_command(cell.arguments())
     except RalsegError as error:
         return str(error)
     except (Exception, SystemExit):  # a failed cell must not stop the others
         return traceback.format_exc(limit=-3)
-    return None if cell.result() is not None else f"it ended without a result; see {cell.folder / 'log.txt'}"
+    return None if cell.result() is not None else "it ended without a result"
 
 
 def _work(cell: Cell, threads: int, run_command: RunCommand) -> str | None:
-    """Run a cell in a worker process, its output in ``log.txt``."""
+    """Run a cell in a worker process, its output in its log."""
     import torch
 
     torch.set_num_threads(threads)
-    cell.folder.mkdir(parents=True, exist_ok=True)
-    with (cell.folder / "log.txt").open("a") as log:
+    cell.log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with cell.log.open("a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
         return run_cell(cell, run_command)
@@ -173,37 +226,62 @@ def run_cells(
 ) -> dict[str, str]:
     """Run cells, ``jobs`` at a time, each by ``run_command``; what went wrong, by the cell's title."""
     failures: dict[str, str] = {}
-    started = time.monotonic()
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    started, number = time.monotonic(), 0
+
+    def tell(cell: Cell, problem: str | None) -> None:
+        nonlocal number
+        number += 1
+        spent = time.monotonic() - started
+        left = spent / number * (len(cells) - number)
+        state = "done" if problem is None else "FAILED"
+        say(f"{cell.title:32} {state:6} {number}/{len(cells)} cells, {spent:.0f} s, {left:.0f} s left")
+        if problem is not None:
+            failures[cell.title] = f"{problem.rstrip()} (log: {cell.log})"
+            say(failures[cell.title])
+
+    # a process that dies takes its pool along: those that were with it run again, each in a pool of its own
+    for cell, problem in _through_pool(cells, jobs, run_command):
+        if problem is not _DIED:
+            tell(cell, problem)
+            continue
+        ((_, problem),) = _through_pool([cell], 1, run_command)
+        tell(cell, problem)
+    return failures
+
+
+_DIED = "the process died: killed, or out of memory"
+
+
+def _through_pool(cells: list[Cell], jobs: int, run_command: RunCommand) -> Iterator[tuple[Cell, str | None]]:
+    """Each cell as it ends, with what went wrong."""
+    threads = threads_for(jobs)
     # spawned, not forked: torch's threads do not survive a fork
     with ProcessPoolExecutor(min(jobs, len(cells)), mp_context=get_context("spawn")) as pool:
-        futures: dict[Future[str | None], Cell] = {
-            pool.submit(_work, cell, threads, run_command): cell for cell in cells
-        }
-        for number, future in enumerate(as_completed(futures), 1):
-            cell = futures[future]
+        futures: dict[Future[str | None], Cell] = {}
+        for cell in cells:
+            futures[pool.submit(_work, cell, threads, run_command)] = cell
+        for future in as_completed(futures):
             try:
-                problem = future.result()
-            except Exception as error:  # the process itself died
-                problem = f"the process died ({error}); see {cell.folder / 'log.txt'}"
-            spent = time.monotonic() - started
-            left = spent / number * (len(cells) - number)
-            state = "done" if problem is None else "FAILED"
-            say(f"{cell.title:32} {state:6} {number}/{len(cells)} cells, {spent:.0f} s, {left:.0f} s left")
-            if problem is not None:
-                failures[cell.title] = problem
-                say(problem.rstrip())
-    return failures
+                yield futures[future], future.result()
+            except BrokenProcessPool:
+                yield futures[future], _DIED
+
+
+def threads_for(jobs: int) -> int:
+    """Threads of each of ``jobs`` processes: what the user set, or an equal share of the cores."""
+    chosen = os.environ.get("OMP_NUM_THREADS", "")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(chosen) if chosen.isdigit() else max(1, cores // jobs)
 
 
 def tags_of(cell: Cell, result: dict[str, Any]) -> dict[str, str]:
     """What MLflow's runs are filtered by."""
-    policy = cell.arguments[cell.arguments.index("--policy") + 1]
     return {
         "ralseg.method": cell.method,
         "ralseg.seed": str(cell.seed),
         "ralseg.dataset": str(result["dataset"]),
-        "ralseg.policy": policy_tag(policy),
+        "ralseg.policy": policy_tag(cell.policy),
         "ralseg.version": str(result["version"]),
-        "ralseg.cell": cell.identity(),
+        "ralseg.git_commit": str(result.get("commit", "unknown")),
+        "ralseg.cell": str((cell.note() or {}).get("identity") or cell.identity()),
     }

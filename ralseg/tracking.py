@@ -1,6 +1,7 @@
 """Tracking with MLflow: one local SQLite file by default, a server where MLFLOW_TRACKING_URI names one."""
 
 import os
+import subprocess
 from pathlib import Path
 
 from lightning.pytorch.loggers import MLFlowLogger
@@ -61,3 +62,15 @@ class RunLogger(MLFlowLogger):
     def log_file(self, path: Path) -> None:
         """Attach a file to the run."""
         self.experiment.log_artifact(self.run_id, str(path))
+
+
+def git_commit() -> str:
+    """The commit of ralseg's own code, if it runs from a checkout."""
+    command = ["git", "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.strip()

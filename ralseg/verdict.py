@@ -31,7 +31,10 @@ class Table:
         seeds = sorted(seed for seed in {s for _, s in by_cell} if all((m, seed) in by_cell for m in methods))
         if not methods or not seeds:
             raise DataError("no seed is finished for every method yet: there is nothing to compare")
-        budgets = sorted(map(int, by_cell[methods[0], seeds[0]]["budgets"]))
+        common = set.intersection(*(set(map(int, by_cell[m, s]["budgets"])) for m in methods for s in seeds))
+        if not common:
+            raise DataError("the methods have no budget in common: there is nothing to compare")
+        budgets = sorted(common)
 
         def scores(name: str) -> dict[str, NDArray[np.float64]]:
             return {
@@ -69,18 +72,27 @@ def compare(table: Table, method: str, baseline: str) -> Verdict:
         sentence(method, baseline, "the area under the budget curve", whole),
         sentence(method, baseline, f"test mean IoU at {last} regions", at_budget[last]),
     ]
-    known = [s for s in savings if not math.isnan(s.percent)]
-    if known:
-        s = known[-1]
-        sure = "" if math.isnan(s.low) else f" (95 % interval {s.low:.0f} to {s.high:.0f} %)"
-        word = "fewer" if s.percent >= 0 else "more"
-        sentences.append(
-            f"For {s.target:.1f} points {method} needed {s.labels:.0f} labelled regions where {baseline} needed "
-            f"{s.baseline_labels:.0f}: {abs(s.percent):.0f} % {word}{sure}."
-        )
-    elif len(table.budgets) > 1:
-        sentences.append(f"{method} reached none of {baseline}'s scores within the budgets.")
+    if savings:
+        sentences.append(_said(method, baseline, savings[-1]))
     return Verdict(method, baseline, at_budget, whole, savings, sentences)
+
+
+def _said(method: str, baseline: str, saving: Saving) -> str:
+    """Labels saved at the baseline's best mean score, in plain words."""
+    if math.isnan(saving.percent):
+        return f"{method} did not reach {baseline}'s best mean score, {saving.target:.1f} points, within the budgets."
+    low, high = sorted((abs(saving.low), abs(saving.high)))
+    word = "fewer" if saving.percent >= 0 else "more"
+    if math.isnan(saving.low):
+        sure = ""
+    elif saving.low < 0 < saving.high:
+        sure = f" (95 % interval {-saving.low:.0f} % more to {saving.high:.0f} % fewer)"
+    else:
+        sure = f" (95 % interval {low:.0f} to {high:.0f} % {word})"
+    return (
+        f"For {baseline}'s best mean score, {saving.target:.1f} points, {method} needed {saving.labels:.0f} labelled "
+        f"regions and {baseline} {saving.baseline_labels:.0f}: {abs(saving.percent):.0f} % {word}{sure}."
+    )
 
 
 def targets(baseline: NDArray[np.float64]) -> list[float]:
@@ -152,8 +164,13 @@ def as_json(verdicts: list[Verdict]) -> dict[str, Any]:
         entries = [("area", v.area), *((f"budget {b}", d) for b, d in v.at_budget.items())]
         differences += [{"method": v.method, "baseline": v.baseline, "what": w, **asdict(d)} for w, d in entries]
     savings = [{"method": v.method, "baseline": v.baseline, **asdict(s)} for v in verdicts for s in v.savings]
-    return {
-        "differences": differences,
-        "savings": savings,
-        "sentences": [text for v in verdicts for text in v.sentences],
-    }
+    sentences = [text for v in verdicts for text in v.sentences]
+    return {"differences": _plain(differences), "savings": _plain(savings), "sentences": sentences}
+
+
+def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what JSON cannot say: infinite and missing numbers become null."""
+    return [
+        {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+        for row in rows
+    ]

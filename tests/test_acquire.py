@@ -27,6 +27,7 @@ from ralseg.final import FinalTraining, RoundSampler
 from ralseg.player import SegmenterPlayer
 from ralseg.regions import GridShape
 from ralseg.segmenter import FPNSegmenter
+from ralseg.selection import mask_name
 
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
 
@@ -263,6 +264,33 @@ def test_known_sets_can_be_mixed_in(tmp_path):
     )
     assert alone["budgets"]["10"]["test_set/miou"] != mixed["budgets"]["10"]["test_set/miou"]
     assert selected(tmp_path / "alone") == selected(tmp_path / "mixed")
+
+
+def test_hidden_sets_cannot_be_mixed_in():
+    for name in ("test_set", "reward_set", "acquisition_set"):
+        with pytest.raises(ConfigError, match="only train_set and state_set"):
+            final(mix=[name])
+
+
+def test_a_run_goes_on_only_as_it_was_started(tmp_path, policy_file):
+    acquire(tmp_path, policy_file)
+    other = tmp_path / "other.ckpt"
+    content = torch.load(policy_file, weights_only=True)
+    torch.save(content | {"changed": 1}, other)
+    with pytest.raises(ConfigError, match="other rules: policy differ"):
+        acquire(tmp_path, str(other), ckpt="last")
+    with pytest.raises(ConfigError, match="other rules: grid differ"):
+        acquire(tmp_path, policy_file, small_data(grid=GridShape(1, 6)), ckpt="last")
+    with pytest.raises(ConfigError, match="a final training with other options"):
+        acquire(tmp_path, policy_file, ckpt="last", options={"final": final(max_steps=6)})
+    with pytest.raises(ConfigError, match="8 was not among the budgets when the run"):
+        acquire(tmp_path, policy_file, ckpt="last", budgets=[8, 10])
+
+
+def test_masks_never_leave_their_folder_nor_collide():
+    names = ("a/b.png", "frame.0001", "frame.0002", "../x.png", "a/../x.png", "/etc/x.jpg", "x.png")
+    places = [str(mask_name(name)) for name in names]
+    assert places == ["a/b.png", "frame.0001.png", "frame.0002.png", "__/x.png", "a/__/x.png", "etc/x.png", "x.png"]
 
 
 def test_rounds_are_stretches_of_one_sequence():

@@ -13,6 +13,7 @@ from test_loop import model
 
 from ralseg import measures
 from ralseg.baselines import BASELINES, ClassBalancedEntropy, Coreset, Entropy, PowerBald, Uniform
+from ralseg.errors import ConfigError
 from ralseg.features import entropy_map
 from ralseg.measures import MEASURES, Glance
 from ralseg.representation import Observation, look_at_regions
@@ -103,7 +104,8 @@ def test_bald_keeps_sums_not_samples(seen, monkeypatch):
 
 def test_bald_is_nothing_without_dropout(seen, monkeypatch):
     monkeypatch.setattr(seen[0].net.decoder.dropout, "p", 0.0)
-    assert measured(seen, "bald").abs().max() < 1e-5
+    with pytest.raises(ConfigError, match="has dropout 0"):
+        measured(seen, "bald")
 
 
 def test_embeddings_are_means_over_regions(seen):

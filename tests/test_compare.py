@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from mlflow.tracking import MlflowClient
 from test_acquire import CONFIG
 
@@ -55,6 +56,8 @@ def page() -> str:
 
 
 def test_a_study_from_start_to_end_and_again(folder, monkeypatch, capsys):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # for the workers; this process has its own number
+    torch.set_num_threads(1)
     assert main(["compare", "--config", "study.yaml"]) == 0  # in two worker processes
     said = capsys.readouterr().out
     assert "4 cells, 0 finished" in said
@@ -93,8 +96,9 @@ def test_a_study_from_start_to_end_and_again(folder, monkeypatch, capsys):
     assert Path("out/report/results.csv").read_text() == numbers
     assert _without_times(page()) == _without_times(first)
 
-    # another machine: nothing here, all of it in MLflow
+    # another machine: nothing here, all of it in MLflow, and other theta_0s
     shutil.rmtree("out")
+    Path("tiny.yaml").write_text(CONFIG.replace("seed_everything: 1", "seed_everything: 7"))
     assert main(["compare", "--config", "study.yaml", "--report_only"]) == 0
     assert Path("out/report/results.csv").read_text() == numbers
 
@@ -151,11 +155,18 @@ def test_cells_are_paired_and_know_what_they_depend_on(folder):
         make_cells(StudyConfig(methods={"learned": "no.ckpt"}, **options))
 
 
-def test_commands_can_be_emitted(folder, capsys):
+def test_commands_can_be_emitted(folder, monkeypatch, capsys):
     assert main(["compare", "--config", "study.yaml", "--emit", "commands"]) == 0
     lines = capsys.readouterr().out.strip().splitlines()
     assert len(lines) == 4
-    assert lines[0].startswith("ralseg acquire --config tiny.yaml --policy uniform ")
+    assert lines[0] == "ralseg compare --config study.yaml --cell uniform/seed0"
+    assert main(lines[0].split()[1:]) == 0
+    assert main(["compare", "--config", "study.yaml", "--cell", "uniform/seed7"]) == 2
+    assert "the cells are uniform/seed0" in capsys.readouterr().err
+    monkeypatch.setattr(compare, "run_cells", lambda cells, *_: asked.extend(c.title for c in cells) or {})
+    asked = []
+    main(["compare", "--config", "study.yaml"])
+    assert asked == ["entropy/seed0", "uniform/seed1", "entropy/seed1"]  # what a scheduler has run is finished
 
 
 def fake_results(methods, seeds, effect=0.0, names=("road", "<b>tree</b>")) -> list[dict]:
@@ -215,7 +226,38 @@ def test_a_policy_trained_per_seed(folder):
     for seed in (0, 1):
         Path(f"policy{seed}.ckpt").write_text(str(seed))
     cells = make_cells(StudyConfig(acquire="tiny.yaml", methods={"learned": "policy{seed}.ckpt"}, seeds=[0, 1]))
-    assert [cell.arguments[4] for cell in cells] == ["policy0.ckpt", "policy1.ckpt"]
+    assert [cell.policy for cell in cells] == ["policy0.ckpt", "policy1.ckpt"]
+
+
+def die_or_live(arguments):
+    if "uniform" in arguments:
+        os._exit(9)
+    raise ConfigError("as it should")
+
+
+def test_a_process_that_dies_takes_no_other_cell_along(folder):
+    cells = make_cells(StudyConfig(acquire="tiny.yaml", folder="out", seeds=[0, 1]))
+    failures = study.run_cells(cells, 2, die_or_live, lambda text: None)
+    assert {title: text.split(" (")[0].split(":")[0] for title, text in failures.items()} == {
+        "uniform/seed0": "the process died",
+        "uniform/seed1": "the process died",
+        "entropy/seed0": "as it should",
+        "entropy/seed1": "as it should",
+    }
+
+
+def test_a_cell_of_other_options_is_moved_aside(folder):
+    (cell,) = make_cells(StudyConfig(acquire="tiny.yaml", folder="out", methods={"uniform": "uniform"}, seeds=[0]))
+    cell.folder.mkdir(parents=True)
+    (cell.folder / "precious").touch()
+    assert study.run_cell(cell, lambda arguments: 0) == "it ended without a result"
+    assert [path.name for path in cell.folder.parent.glob("*/precious")] == ["precious"]
+    assert not (cell.folder / "precious").exists()
+    before = cell.identity()
+    Path("tiny.yaml").write_text("# only a comment\n" + CONFIG)
+    assert cell.identity() == before
+    Path("tiny.yaml").write_text(CONFIG.replace("max_steps: 2", "max_steps: 4"))
+    assert cell.identity() != before
 
 
 def browser() -> str:

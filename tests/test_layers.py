@@ -13,7 +13,7 @@ ralseg.data.splits ralseg.data.module ralseg.data.check ralseg.encoders ralseg.m
 ralseg.checkpoints ralseg.tracking ralseg.trainer ralseg.features ralseg.measures ralseg.representation ralseg.replay
 ralseg.query ralseg.policies ralseg.baselines ralseg.player ralseg.labelling ralseg.game ralseg.curves ralseg.ralis
 ralseg.play ralseg.loop ralseg.progress ralseg.game_trainer ralseg.al_trainer
-ralseg.acquisition ralseg.find_policy ralseg.people ralseg.selection ralseg.final ralseg.acquire
+ralseg.people ralseg.acquisition ralseg.find_policy ralseg.selection ralseg.final ralseg.acquire
 ralseg.statistics ralseg.verdict ralseg.study ralseg.mirror ralseg.figures ralseg.report ralseg.compare
 ralseg.commands ralseg.cli ralseg.__main__
 """

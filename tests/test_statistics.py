@@ -58,6 +58,9 @@ def test_labels_saved():
     assert saving.baseline_labels == pytest.approx(225)
     assert saving.labels == pytest.approx(175)
     assert saving.percent == pytest.approx(100 * 50 / 225)
+    assert math.isnan(saving.low)  # two seeds are too few for an interval
+    many = np.concatenate([baseline] * 4)
+    saving = labels_saved([100, 200, 300], many + 2, many, target=45.5)
     assert saving.low <= saving.percent <= saving.high
     assert math.isnan(labels_saved([100, 200, 300], baseline, baseline, target=60).percent)
 
