@@ -24,12 +24,15 @@ $(READY): pyproject.toml constraints.txt
 
 SYNTHETIC_FULL := --config synthetic_pretrain.yaml --trainer.default_root_dir runs/synthetic_full
 
+# at this scale a second thread brings nothing, a second process does: two share the theta_0s
+demo: export OMP_NUM_THREADS ?= 1
 demo: $(READY)  ## the main job on synthetic streets, within ten minutes; run it again and it goes on where it was
 	$(BIN)/ralseg data check --config synthetic_pretrain.yaml --out runs/data_check
-	$(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --seeds 0,1,2,3,4,5 --ckpt last
 	$(BIN)/ralseg pretrain $(SYNTHETIC_FULL) --data.fit_on '[state_set,train_set,acquisition_set]' --data.fit_images null \
 	  --trainer.max_epochs 9 --trainer.check_val_every_n_epoch 3 --model.scheduler.init_args.total_steps 99 --ckpt last
 	$(BIN)/ralseg test $(SYNTHETIC_FULL)
+	$(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --seeds 1,3 --ckpt last & beside=$$!; \
+	  $(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --seeds 0,2,4 --ckpt last && wait $$beside
 	$(BIN)/ralseg fit --config synthetic_dqn.yaml --ckpt last
 	$(BIN)/ralseg compare --config synthetic_compare.yaml
 
