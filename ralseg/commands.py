@@ -72,7 +72,7 @@ class SegmenterOfSeedCLI(SegmenterCLI):
 
 
 class PolicyCLI(LightningCLI):
-    """`ralseg fit`."""
+    """`ralseg fit`, and what all commands that play have in common."""
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -86,18 +86,13 @@ class PolicyCLI(LightningCLI):
         parser.link_arguments("seed_everything", "data.seed")
 
 
-class AcquireCLI(LightningCLI):
+class AcquireCLI(PolicyCLI):
     """`ralseg acquire`."""
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         """The command, with the arguments that are not the user's to give."""
         return {"acquire": {"model", "datamodule"}}
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """What the segmenter learns from the data."""
-        parser.link_arguments("data.class_names", "model.segmenter.init_args.class_names", apply_on="instantiate")
-        parser.link_arguments("seed_everything", "data.seed")
 
 
 def run_cli(cli: type[LightningCLI], model: type, trainer: type, arguments: list[str]) -> int:

@@ -7,18 +7,7 @@ import numpy as np
 
 from ralseg.verdict import Table, Verdict
 
-_COLOURS = (
-    "#2166ac",
-    "#b2182b",
-    "#e08214",
-    "#1b7837",
-    "#762a83",
-    "#666666",
-    "#b8860b",
-    "#00868b",
-    "#c51b7d",
-    "#333333",
-)
+_COLOURS = ("#888888", "#e08214", "#1b7837", "#2166ac", "#b2182b", "#762a83", "#b8860b", "#00868b", "#c51b7d")
 _DASHES = ("-", "--", "-.", ":")
 
 

@@ -20,6 +20,7 @@ from ralseg.errors import ConfigError
 from ralseg.files import write_atomically
 from ralseg.randomness import stream
 from ralseg.segmenter import FPNSegmenter, inverse_sqrt_weights
+from ralseg.selection import by_image
 from ralseg.trainer import SCORE, RunTrainer
 
 _PLAIN = ("max_steps", "validate_every", "patience", "start", "mix", "class_weights")
@@ -115,10 +116,7 @@ class PatientStop(EarlyStopping):
 def show_labels(done: Acquisition, config: FinalTraining) -> None:
     """Make the data give all labelled regions, one sample an image, and the images of the mixed sets."""
     data = done.data
-    groups: dict[int, list[int]] = {}
-    for region in done.ledger.labelled.tolist():
-        groups.setdefault(region // data.grid.cells, []).append(region)
-    samples = data.region_samples(SET, list(groups.values()), done.labels)
+    samples = data.region_samples(SET, list(by_image(done).values()), done.labels)
     if config.mix:
         samples = samples.joined(data.image_samples(data.labelled_images(*config.mix), augment=True))
     batch_size = min(data.batch_size, len(samples))
