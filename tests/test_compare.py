@@ -236,13 +236,11 @@ def die_or_live(arguments):
 
 
 def test_a_process_that_dies_takes_no_other_cell_along(folder):
-    cells = make_cells(StudyConfig(acquire="tiny.yaml", folder="out", seeds=[0, 1]))
+    cells = make_cells(StudyConfig(acquire="tiny.yaml", folder="out", seeds=[0]))
     failures = study.run_cells(cells, 2, die_or_live, lambda text: None)
     assert {title: text.split(" (")[0].split(":")[0] for title, text in failures.items()} == {
         "uniform/seed0": "the process died",
-        "uniform/seed1": "the process died",
         "entropy/seed0": "as it should",
-        "entropy/seed1": "as it should",
     }
 
 
