@@ -20,11 +20,13 @@ from ralseg.files import write_atomically
 from ralseg.final import FinalTraining, train_final
 from ralseg.find_policy import find_policy, import_class, policy_identity, policy_tag
 from ralseg.game_trainer import GameTrainer
+from ralseg.loop import play_of
 from ralseg.oracle import Oracle
 from ralseg.people import LabelsNeeded, PeopleOracle
 from ralseg.player import SegmenterPlayer
 from ralseg.selection import class_frequencies, frequencies_of_set, selection_table, write_selection
 from ralseg.tracking import RunLogger, git_commit
+from ralseg.trainer import RunTrainer
 
 RESULT = "result.json"
 FORMAT = "ralseg.acquire/1"
@@ -66,7 +68,7 @@ class AcquireTrainer(GameTrainer):
 
     def make_play(self) -> Acquisition:
         """The acquisition."""
-        data = cast(SegmentationData, self.datamodule)  # type: ignore[attr-defined]
+        data = cast(SegmentationData, self.datamodule)
         player = cast(SegmenterPlayer, self.lightning_module)
         return self._make_acquisition(player, data)
 
@@ -85,7 +87,7 @@ class AcquireTrainer(GameTrainer):
 
     def step_finished(self, play: Acquisition) -> None:
         """Keep the table up to date: people may want to look while it goes on."""
-        if self.is_global_zero and not self.fast_dev_run:  # type: ignore[attr-defined]
+        if self.is_global_zero and not self.fast_dev_run:
             write_atomically(Path(self.default_root_dir) / "selection.csv", selection_table(play))
 
     def acquire(
@@ -112,7 +114,7 @@ class AcquireTrainer(GameTrainer):
         """
         folder = Path(self.default_root_dir)
         self._policy, self._policy_args, self._oracle = policy, policy_args or {}, oracle
-        if not self.fast_dev_run:  # type: ignore[attr-defined]
+        if not self.fast_dev_run:
             run_folder.claim(folder, resume=ckpt is not None, overwrite=self.overwrite)
         if self.acquisition.initial_weights and not Path(self.acquisition.initial_weights).is_file():
             raise ConfigError(
@@ -125,7 +127,7 @@ class AcquireTrainer(GameTrainer):
         except LabelsNeeded as request:
             console.print(str(request))
             return None
-        if self.fast_dev_run:  # type: ignore[attr-defined]
+        if self.fast_dev_run:
             return None
         result = self._train_at_budgets(model, datamodule, folder)
         Console(width=120).print(result_table(result))
@@ -221,8 +223,8 @@ class AtBudgets(Checkpoint):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save at a budget."""
-        play = trainer.fit_loop.play  # type: ignore[attr-defined]
-        if not trainer.fast_dev_run and len(play.ledger) in play.config.budgets:  # type: ignore[attr-defined]
+        play = play_of(trainer)
+        if not cast(RunTrainer, trainer).fast_dev_run and len(play.ledger) in play.config.budgets:
             trainer.save_checkpoint(self.path(self.folder, len(play.ledger)), weights_only=False)
 
 

@@ -18,9 +18,11 @@ from ralseg.errors import ConfigError
 from ralseg.files import write_atomically
 from ralseg.game import GameConfig, plan_episodes
 from ralseg.game_trainer import GameTrainer
+from ralseg.loop import play_of
 from ralseg.play import Play
 from ralseg.ralis import Ralis
 from ralseg.tracking import RunLogger
+from ralseg.trainer import RunTrainer
 
 _DEFAULT_GAME = GameConfig()
 
@@ -43,7 +45,7 @@ class ActiveLearningTrainer(GameTrainer):
 
     def make_play(self) -> Play:
         """The episodes of the run."""
-        ralis, data = cast(Ralis, self.lightning_module), cast(SegmentationData, self.datamodule)  # type: ignore[attr-defined]
+        ralis, data = cast(Ralis, self.lightning_module), cast(SegmentationData, self.datamodule)
         return Play(self.game, data, ralis)
 
     def fit(
@@ -70,11 +72,11 @@ class ActiveLearningTrainer(GameTrainer):
         if not isinstance(model, Ralis) or not isinstance(datamodule, SegmentationData):
             raise ConfigError("the game needs a Ralis model and a SegmentationData datamodule")
         path = ckpt or ckpt_path
-        if not self.fast_dev_run:  # type: ignore[attr-defined]
+        if not self.fast_dev_run:
             run_folder.claim(Path(self.default_root_dir), resume=path is not None, overwrite=self.overwrite)
         resume = run_folder.resume_point(Path(self.default_root_dir), path)
         super().fit(model, None, None, datamodule, resume, weights_only)
-        play = self.fit_loop.play  # type: ignore[attr-defined]
+        play = play_of(self)
         if (
             play is not None
             and self.is_global_zero
@@ -104,7 +106,7 @@ class ActiveLearningTrainer(GameTrainer):
 
     def _write_episode(self, play: Play, record: dict[str, Any], selected: dict[str, Any]) -> None:
         """Write what an episode has shown; after a round of validation, what the round says."""
-        if not self.is_global_zero or self.fast_dev_run:  # type: ignore[attr-defined]
+        if not self.is_global_zero or self.fast_dev_run:
             return
         folder = Path(self.default_root_dir)
         name = f"{record['number']:04d}_{record['kind']}_{record['role']}.csv"
@@ -134,8 +136,8 @@ class BestPolicy(Checkpoint):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save after a round of validation that was better than all before."""
-        rounds = trainer.fit_loop.play.rounds  # type: ignore[attr-defined]
-        if rounds and not trainer.fast_dev_run and rounds[-1] > self.best:  # type: ignore[attr-defined]
+        rounds = play_of(trainer).rounds
+        if rounds and not cast(RunTrainer, trainer).fast_dev_run and rounds[-1] > self.best:
             self.best = rounds[-1]
             trainer.save_checkpoint(self.path, weights_only=False)  # with the game, to look into or go on from
 

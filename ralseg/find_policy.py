@@ -61,9 +61,9 @@ def load_policy(path: Path, data: SegmentationData) -> Learned:
     saved = about.get("policy") if isinstance(about, dict) else None
     if not isinstance(saved, dict):
         raise ConfigError(f"{path}: holds no policy (`ralseg fit` writes those; `ralseg pretrain` writes theta_0s)")
-    here = {"class_names": list(data.class_names)}
+    here: dict[str, Any] = {"class_names": list(data.class_names)}
     if saved["use_state"]:
-        here["num_state_regions"] = len(data.splits.state_set) * data.grid.cells  # type: ignore[assignment]
+        here["num_state_regions"] = len(data.splits.state_set) * data.grid.cells
     differing = [
         f"{key} is {saved.get(key)!r} in the policy and {value!r} here"
         for key, value in here.items()

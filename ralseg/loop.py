@@ -10,6 +10,12 @@ from ralseg.errors import ConfigError
 from ralseg.labelling import Labelling
 
 
+def play_of(trainer: pl.Trainer) -> Any:
+    """What a Trainer's loop plays, for callbacks, which know Lightning's Trainer only."""
+    loop: Any = trainer.fit_loop
+    return loop.play
+
+
 class ActiveLearningLoop(_FitLoop):
     """One Lightning epoch is one step of the game; the trainer's own epoch does steps 5 and 6.
 
@@ -83,7 +89,8 @@ class ActiveLearningLoop(_FitLoop):
 
     def on_run_end(self) -> None:
         """The game is over: loaders are no longer its own."""
-        self.trainer.datamodule.step_loader = None  # type: ignore[attr-defined]
+        assert self.play is not None
+        self.play.data.step_loader = None
         super().on_run_end()
 
     def _initial_score(self) -> float:

@@ -34,7 +34,7 @@ class SegmenterPlayer(pl.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Fit the segmenter to the data."""
-        data: SegmentationData = self.trainer.datamodule  # type: ignore[attr-defined]
+        data = SegmentationData.of(self)
         self.check_options(data)
         self.segmenter.prepare(data)
         # before a checkpoint is restored: theta_0 of games that are given no other

@@ -7,6 +7,8 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import ProgressBar
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ralseg.loop import play_of
+
 
 class GameProgress(ProgressBar):
     """A bar over all steps of all episodes; where the output is no terminal, one line an episode."""
@@ -37,7 +39,7 @@ class GameProgress(ProgressBar):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Move the bar by a step; without a terminal, print a line when an episode has ended."""
-        play = trainer.fit_loop.play  # type: ignore[attr-defined]
+        play = play_of(trainer)
         if not self._enabled or play is None:
             return
         if self._progress is not None:

@@ -205,8 +205,10 @@ class QueryNetwork(pl.LightningModule):
             self.net, self.target = network(), network()
         if self.entropy_prior:
             # start as the prior alone: the learned part only has to correct it
-            nn.init.zeros_(self.net.score[-1].weight)  # type: ignore[arg-type]
-            nn.init.zeros_(self.net.score[-1].bias)  # type: ignore[arg-type]
+            last = self.net.score[-1]
+            assert isinstance(last, nn.Linear)
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
         self.copy_to_target()
         self.target.requires_grad_(False)
         self.eval()

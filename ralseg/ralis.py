@@ -30,7 +30,7 @@ class Ralis(SegmenterPlayer):
     def setup(self, stage: str) -> None:
         """Fit both networks to the data."""
         super().setup(stage)
-        data: SegmentationData = self.trainer.datamodule  # type: ignore[attr-defined]
+        data = SegmentationData.of(self)
         num_state_regions = len(data.splits.state_set) * data.grid.cells
         self.query.build(data.class_names, num_state_regions, data.seed)
 

@@ -245,7 +245,7 @@ class FPNSegmenter(pl.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Take class weights and the number of images from the data."""
-        data: SegmentationData = self.trainer.datamodule  # type: ignore[attr-defined]
+        data = SegmentationData.of(self)
         if stage == "fit" and self.class_weights == "inverse_sqrt":
             self.class_weight.copy_(inverse_sqrt_weights(data.fit_class_frequencies()))
         self.prepare(data)

@@ -35,6 +35,11 @@ class RunTrainer(pl.Trainer):
         kwargs: All options of Lightning's Trainer. ``logger: false`` turns MLflow off.
     """
 
+    # set by Lightning's connectors, where a type checker does not see them
+    fast_dev_run: bool | int
+    callbacks: list[Callback]
+    datamodule: pl.LightningDataModule | None
+
     def __init__(
         self,
         experiment: str = "ralseg",
@@ -70,12 +75,12 @@ class RunTrainer(pl.Trainer):
             ckpt: ``last`` goes on with the run in this folder, or starts it; or a file.
         """
         folder = Path(self.default_root_dir)
-        if not self.fast_dev_run:  # type: ignore[attr-defined]
+        if not self.fast_dev_run:
             run_folder.claim(folder, resume=ckpt is not None, overwrite=self.overwrite)
-        self.callbacks.insert(0, SeededEpochs(datamodule.seed))  # type: ignore[attr-defined]
+        self.callbacks.insert(0, SeededEpochs(datamodule.seed))
         self.fit(model, datamodule=datamodule, ckpt_path=run_folder.resume_point(folder, ckpt))
         best = self.checkpoint_callback
-        if isinstance(best, ModelCheckpoint) and not best.best_model_path and not self.fast_dev_run:  # type: ignore[attr-defined]
+        if isinstance(best, ModelCheckpoint) and not best.best_model_path and not self.fast_dev_run:
             raise ConfigError(
                 f"the run ended after {self.current_epoch} epochs without one validation, so nothing was kept; lower "
                 f"trainer.check_val_every_n_epoch={self.check_val_every_n_epoch} or train longer"

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
@@ -100,6 +101,13 @@ class SegmentationData(pl.LightningDataModule):
         self.num_workers = num_workers
         self.seed = seed
         self._is_set_up = False
+
+    @staticmethod
+    def of(module: pl.LightningModule) -> "SegmentationData":
+        """The data that a module's Trainer was given."""
+        trainer: Any = module.trainer  # Lightning sets its datamodule where a type checker does not see it
+        data: SegmentationData = trainer.datamodule
+        return data
 
     # -- what setup makes ------------------------------------------------------------------------
 
