@@ -42,7 +42,7 @@ dashboard: $(READY)  ## MLflow's page on the runs of this folder
 # the tests' networks are tiny: a second thread costs more than it brings
 test: export OMP_NUM_THREADS ?= 1
 test: $(READY)  ## all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

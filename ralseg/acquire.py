@@ -114,22 +114,23 @@ class AcquireTrainer(GameTrainer):
         """
         folder = Path(self.default_root_dir)
         self._policy, self._policy_args, self._oracle = policy, policy_args or {}, oracle
-        if not self.fast_dev_run:
-            run_folder.claim(folder, resume=ckpt is not None, overwrite=self.overwrite)
         if self.acquisition.initial_weights and not Path(self.acquisition.initial_weights).is_file():
             raise ConfigError(
                 f"trainer.acquisition.initial_weights: no checkpoint at {self.acquisition.initial_weights!r}; "
                 "`ralseg pretrain` makes them"
             )
         console = Console(soft_wrap=True)
-        try:
-            super().fit(model, datamodule=datamodule, ckpt_path=run_folder.resume_point(folder, ckpt))
-        except LabelsNeeded as request:
-            console.print(str(request))
-            return None
-        if self.fast_dev_run:
-            return None
-        result = self._train_at_budgets(model, datamodule, folder)
+        with self.claimed_folder(ckpt) as resume:
+            try:
+                super().fit(model, datamodule=datamodule, ckpt_path=resume)
+            except LabelsNeeded as request:
+                console.print(str(request))
+                return None
+            if self.fast_dev_run:
+                return None
+            result = self._train_at_budgets(model, datamodule, folder)
+            for logger in self._run_loggers():
+                logger.finalize("success")
         Console(width=120).print(result_table(result))
         console.print(f"selection: {folder / 'selection.csv'}\nresult: {folder / RESULT}")
         return result

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ralseg.data.module import SegmentationData
-from ralseg.errors import ConfigError
+from ralseg.errors import ConfigError, PoolExhausted
 from ralseg.files import file_hash
 from ralseg.labelling import Labelling
 from ralseg.oracle import Oracle
@@ -87,7 +87,7 @@ class Acquisition(Labelling):
         self.predicted: list[Tensor] = []  # [C] predicted class shares of each labelled region, when it was chosen
         available = self.ledger.num_regions
         if config.budgets[-1] > available:
-            raise ConfigError(
+            raise PoolExhausted(
                 f"trainer.acquisition.budgets: {config.budgets[-1]} exceeds the {available} regions of the {SET} "
                 f"({len(data.splits[SET])} images of {data.grid.cells}); lower it"
             )

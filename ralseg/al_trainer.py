@@ -71,11 +71,8 @@ class ActiveLearningTrainer(GameTrainer):
         """
         if not isinstance(model, Ralis) or not isinstance(datamodule, SegmentationData):
             raise ConfigError("the game needs a Ralis model and a SegmentationData datamodule")
-        path = ckpt or ckpt_path
-        if not self.fast_dev_run:
-            run_folder.claim(Path(self.default_root_dir), resume=path is not None, overwrite=self.overwrite)
-        resume = run_folder.resume_point(Path(self.default_root_dir), path)
-        super().fit(model, None, None, datamodule, resume, weights_only)
+        with self.claimed_folder(ckpt or ckpt_path) as resume:
+            super().fit(model, None, None, datamodule, resume, weights_only)
         play = play_of(self)
         if (
             play is not None

@@ -5,6 +5,7 @@ import sys
 
 from ralseg import __version__
 from ralseg.errors import RalsegError
+from ralseg.interrupts import Interrupted, interrupts
 from ralseg.shipped import resolve_configs
 
 COMMANDS = {
@@ -26,7 +27,8 @@ commands:
 
 A bare config name that is not a file here is looked up among the shipped ones.
 `ralseg COMMAND --help` lists every option, `ralseg COMMAND --config NAME.yaml --print_config` the
-whole configuration. Exit codes: 0 done, 1 internal error, 2 configuration, 3 data.
+whole configuration. Exit codes: 0 done, 1 internal error, 2 configuration, 3 data, 4 more regions asked for
+than there are, 130 and 143 stopped by Ctrl-C and SIGTERM: the same command with --ckpt last goes on.
 """
 
 
@@ -37,6 +39,7 @@ def quiet_libraries() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # a store that is away must not hold up a study
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,8 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     quiet_libraries()
     try:
-        return run(resolve_configs(arguments))
-    except RalsegError as error:
+        with interrupts.handled():
+            return run(resolve_configs(arguments))
+    except (RalsegError, Interrupted) as error:
         if os.environ.get("RALSEG_DEBUG"):
             raise
         print(f"ralseg: {error}", file=sys.stderr)

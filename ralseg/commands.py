@@ -2,24 +2,31 @@
 
 import json
 import logging
+import re
 import shlex
 import subprocess
 import sys
+import traceback
 import warnings
+from argparse import ArgumentError
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import SUPPRESS, ActionConfigFile, ArgumentParser
+from jsonargparse import SUPPRESS, ActionConfigFile, ArgumentParser, Namespace
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
-from ralseg import run_folder
+from ralseg import imports, run_folder
 from ralseg.acquire import AcquireTrainer
 from ralseg.al_trainer import ActiveLearningTrainer
 from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError, RalsegError
+from ralseg.files import write_atomically
+from ralseg.nulls import refuse_nulls
 from ralseg.player import SegmenterPlayer
 from ralseg.ralis import Ralis
 from ralseg.segmenter import FPNSegmenter
@@ -33,16 +40,41 @@ class ConfigInRunFolder(SaveConfigCallback):
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Write ``config.yaml``, or ``config-001.yaml`` where a resumed run finds one."""
-        folder = Path(trainer.default_root_dir)
-        path = run_folder.numbered(folder, "config", ".yaml")
-        folder.mkdir(parents=True, exist_ok=True)
-        self.parser.save(self.config, str(path), skip_none=False)
+        path = run_folder.numbered(Path(trainer.default_root_dir), "config", ".yaml")
+        write_atomically(path, self.parser.dump(self.config, skip_none=False))
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
                 logger.log_file(path)
 
 
-class SegmenterCLI(LightningCLI):
+class CheckedCLI(LightningCLI):
+    """A command line that says what is wrong with a configuration in ralseg's own words."""
+
+    def before_instantiate_classes(self) -> None:
+        """Look at what the parser has let through."""
+        command = self.config["subcommand"]
+        refuse_nulls(self.config[command], self._subcommand_parsers[command].get_defaults())
+
+    def instantiate_classes(self) -> None:
+        """Make the objects; what a constructor cannot work with is the configuration's fault."""
+        with constructors_refusals():
+            super().instantiate_classes()
+
+
+@contextmanager
+def constructors_refusals() -> Iterator[None]:
+    """Turn what constructors raise on values of the wrong kind into a :class:`ConfigError`."""
+    try:
+        yield
+    except (TypeError, AttributeError, OverflowError, MemoryError) as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            f"a value of the configuration cannot be used: {error or type(error).__name__} (at {place.line!r} in "
+            f"{Path(place.filename).name}; RALSEG_DEBUG=1 shows more)"
+        ) from error
+
+
+class SegmenterCLI(CheckedCLI):
     """`ralseg pretrain` and `ralseg test`: one configuration serves both."""
 
     @staticmethod
@@ -66,12 +98,13 @@ class SegmenterOfSeedCLI(SegmenterCLI):
 
     def before_instantiate_classes(self) -> None:
         """Give the run the folder ``seed<number>`` below the configured one."""
+        super().before_instantiate_classes()
         config = self.config[self.config["subcommand"]]
         folder = Path(config["trainer"]["default_root_dir"] or "runs/ralseg")
         config["trainer"]["default_root_dir"] = str(folder / f"seed{config['seed_everything']}")
 
 
-class PolicyCLI(LightningCLI):
+class PolicyCLI(CheckedCLI):
     """`ralseg fit`, and what all commands that play have in common."""
 
     @staticmethod
@@ -94,6 +127,16 @@ class AcquireCLI(PolicyCLI):
         """The command, with the arguments that are not the user's to give."""
         return {"acquire": {"model", "datamodule"}}
 
+    def before_instantiate_classes(self) -> None:
+        """Classes that only a configuration names are not imported."""
+        super().before_instantiate_classes()
+        config = self.config["acquire"]
+        imports.check(config["policy"], "--policy")
+        imports.check(config["oracle"], "--oracle")
+
+
+_QUIET = {"exit_on_error": False}  # raise what is wrong: the default shows ninety lines of usage before it
+
 
 def run_cli(cli: type[LightningCLI], model: type, trainer: type, arguments: list[str]) -> int:
     """Parse ``arguments`` and run their command."""
@@ -106,7 +149,7 @@ def run_cli(cli: type[LightningCLI], model: type, trainer: type, arguments: list
         seed_everything_default=0,
         auto_configure_optimizers=False,
         load_from_checkpoint_support=False,
-        parser_kwargs={"prog": "ralseg"},
+        parser_kwargs={"prog": "ralseg", **_QUIET, **{name: _QUIET for name in cli.subcommands()}},
         args=arguments,
     )
     return 0
@@ -136,13 +179,20 @@ def run_data(arguments: list[str]) -> int:
     parser = data_parser("ralseg data check", check_data.__doc__)
     parser.add_argument("--out", type=str, default="data_check", help="Folder for the report and the contact sheet.")
     config = parser.parse_args(arguments[1:])
-    data = parser.instantiate_classes(config).data
-    return check_data(data, Path(config.out))
+    return check_data(make_data(parser, config), Path(config.out))
+
+
+def make_data(parser: ArgumentParser, config: Namespace) -> SegmentationData:
+    """The data of a configuration of :func:`data_parser`."""
+    refuse_nulls(config, parser.get_defaults())
+    with constructors_refusals():
+        data: SegmentationData = parser.instantiate_classes(config).data
+    return data
 
 
 def data_parser(prog: str, description: str | None) -> ArgumentParser:
     """A parser of the key ``data`` alone; the keys of other commands are passed over."""
-    parser = ArgumentParser(prog=prog, description=description)
+    parser = ArgumentParser(prog=prog, description=description, exit_on_error=False)
     parser.add_argument("-c", "--config", action=ActionConfigFile, help="A configuration of any command.")
     parser.add_class_arguments(SegmentationData, "data")
     others = ("seed_everything", "trainer", "model", "early_stopping", "ckpt", "policy", "policy_args", "oracle")
@@ -156,17 +206,21 @@ def run_compare(arguments: list[str]) -> int:
     from ralseg.compare import compare_study
     from ralseg.study import StudyConfig, find_cell, make_cells, run_cell
 
-    parser = ArgumentParser(prog="ralseg compare", description="Compare methods over paired seeds; write a report.")
+    parser = ArgumentParser(
+        prog="ralseg compare", description="Compare methods over paired seeds; write a report.", exit_on_error=False
+    )
     parser.add_argument("-c", "--config", action=ActionConfigFile, help="Configuration of the study.")
     parser.add_class_arguments(StudyConfig)
     parser.add_argument("--report_only", action="store_true", help="Run nothing; gather what exists, upload, report.")
     parser.add_argument("--emit", choices=["commands"], help="Print the cells' commands for any scheduler, and stop.")
     parser.add_argument("--cell", type=str | None, help="Run this cell alone (method/seed0), as --emit prints it.")
     config = parser.parse_args(arguments)
+    refuse_nulls(config, parser.get_defaults())
     plain = config.as_dict()
     study = StudyConfig(**{option.name: plain[option.name] for option in fields(StudyConfig)})
     if config.emit:
         rest = [argument for argument in arguments if argument not in ("--emit", "--emit=commands", "commands")]
+        rest += [imports.FLAG, ",".join(imports.allowed_by_user())] if imports.allowed_by_user() else []
         for cell in make_cells(study):
             print(shlex.join(["ralseg", "compare", *rest, "--cell", cell.title]))
         return 0
@@ -181,19 +235,20 @@ def run_compare(arguments: list[str]) -> int:
             asked = ["--config", find_config(study.acquire)]
             for key, value in study.options.items():
                 asked += [f"--{key}", json.dumps(value)] if key.startswith("data.") else []
-            parsed = data_parser("ralseg", None).parse_args(asked)
-            data: SegmentationData = data_parser("ralseg", None).instantiate_classes(parsed).data
+            parser = data_parser("ralseg", None)
+            return make_data(parser, parser.parse_args(asked))
         except (RalsegError, SystemExit) as error:  # a report from results of other machines needs no data
             logging.getLogger(__name__).warning("no pictures in the report: the data are not at hand (%s)", error)
             return None
-        return data
 
     return compare_study(study, parser.dump(config, skip_none=False), config.report_only, load_data, run)
 
 
 def run_dashboard(arguments: list[str]) -> int:
     """Run `dashboard`: MLflow's own page on the store that ralseg writes to."""
-    parser = ArgumentParser(prog="ralseg dashboard", description="Open MLflow's page on the store of this folder.")
+    parser = ArgumentParser(
+        prog="ralseg dashboard", description="Open MLflow's page on the store of this folder.", exit_on_error=False
+    )
     parser.add_argument("--port", type=int, default=5000, help="Port on this machine.")
     config = parser.parse_args(arguments)
     uri = tracking_uri()
@@ -228,6 +283,25 @@ def quiet_console() -> None:
 def run(arguments: list[str]) -> int:
     """Run the command that ``arguments`` begin with."""
     quiet_console()
+    arguments = imports.take_allowed(arguments)
+    try:
+        return _dispatch(arguments)
+    except ArgumentError as error:
+        raise ConfigError(_explained(str(error), arguments[0])) from error
+
+
+def _explained(message: str, command: str) -> str:
+    """What a parser says, with the way out."""
+    found = re.search(r"Importing '([\w.]+)' is not allowed", message)
+    if found:
+        return (
+            f"the configuration names {found[1]}, which ralseg does not import unasked; if you trust it, add "
+            f"{imports.FLAG} {found[1].rpartition('.')[0] or found[1]}"
+        )
+    return f"{message.strip()}\n(`ralseg {command} --help` lists all options)"
+
+
+def _dispatch(arguments: list[str]) -> int:
     # LightningCLI warns when it is given arguments while sys.argv has some too
     sys.argv = ["ralseg"]
     if arguments[0] == "data":

@@ -22,5 +22,30 @@ class DataError(RalsegError):
     exit_code = 3
 
 
+class PoolExhausted(ConfigError):
+    """A budget asks for more regions than there are."""
+
+    exit_code = 4
+
+
+class NotFiniteError(RalsegError):
+    """A loss, a reward or a score is NaN or infinite: going on would ruin the policy silently.
+
+    Args:
+        message: What is not finite, and where.
+        context: The figures of the step, for the run's folder.
+    """
+
+    def __init__(self, message: str, context: dict[str, object]) -> None:
+        super().__init__(message)
+        self.context = context
+        self.saved_to: str | None = None
+
+    def __str__(self) -> str:
+        """The message, and where the context is."""
+        where = f"; the step's figures are in {self.saved_to}, last.ckpt is from before it" if self.saved_to else ""
+        return super().__str__() + where
+
+
 class HiddenLabelError(RalsegError):
     """Code asked for labels that only an oracle may reveal."""

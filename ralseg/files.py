@@ -1,31 +1,75 @@
 """Writing files so that a reader never meets half of one."""
 
+import errno
 import hashlib
 import io
 import os
+import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ralseg.errors import DataError
 
-def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
-    """Write ``content`` under a temporary name beside ``path``, flush it to disk, then rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+_SUFFIX = ".part"
+
+
+def write_atomically(path: Path, content: str | bytes | memoryview, before: Callable[[], None] | None = None) -> None:
+    """Write ``content`` under a temporary name beside ``path``, flush it to disk, then rename it.
+
+    Args:
+        path: The file; its folder is made if need be.
+        content: What will be in it.
+        before: Called when the content is safe on disk, just before the renaming.
+    """
     data = content.encode() if isinstance(content, str) else content
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    temporary: str | None = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=_SUFFIX, dir=path.parent)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).chmod(0o644)
+        if before is not None:
+            before()
         Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        _flush_folder(path.parent)
+    except BaseException as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise DataError(_why_not_written(path, len(data), error)) from error
         raise
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a renaming outlive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _why_not_written(path: Path, size: int, error: OSError) -> str:
+    text = f"{path}: cannot be written ({error.strerror or error}); what stood there before is untouched"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        existing = next(folder for folder in path.absolute().parents if folder.exists())
+        free = shutil.disk_usage(existing).free
+        text += f". It needs {size:,} bytes, {free:,} are free: make room, then go on with --ckpt last"
+    return text
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what killed processes left half-written below ``folder``; nobody else may be writing there."""
+    for path in folder.rglob(f".*{_SUFFIX}"):
+        path.unlink(missing_ok=True)
 
 
 def write_png(path: Path, pixels: NDArray[np.uint8]) -> None:

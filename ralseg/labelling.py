@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ralseg.checkpoints import read_checkpoint
 from ralseg.data.module import SegmentationData
-from ralseg.errors import RalsegError
+from ralseg.errors import NotFiniteError, RalsegError
 from ralseg.features import class_histogram
 from ralseg.ledger import RegionLedger
 from ralseg.oracle import Oracle, RevealedLabels
@@ -101,6 +101,17 @@ class Labelling(ABC):
         """Where the labelling stands, for error messages."""
         return f"step {self.step}"
 
+    def context(self) -> dict[str, Any]:
+        """What is known of this step, for a run that fails in it."""
+        return {
+            "where": self.where(),
+            "theta_0": self.weights_name,
+            "loss": self.player.loss,
+            "miou_by_step": list(self.scores),
+            "labelled": self.ledger.labelled.tolist(),
+            "labelled_at_step": self.ledger.steps.tolist(),
+        }
+
     def axis(self, epoch: int) -> int:
         """Where the step stands on the x axis of charts."""
         return epoch
@@ -119,7 +130,8 @@ class Labelling(ABC):
     def receive(self, miou: float) -> None:
         """Step 6: note the mean IoU."""
         if not (math.isfinite(miou) and math.isfinite(self.player.loss)):
-            raise RalsegError(f"loss {self.player.loss} or mIoU {miou} is not finite ({self.where()})")
+            message = f"loss {self.player.loss} or mIoU {miou} is not finite ({self.where()})"
+            raise NotFiniteError(message, self.context() | {"miou": miou})
         self.scores.append(miou)
         self.step += 1
 
@@ -214,7 +226,8 @@ class Labelling(ABC):
                 f"{tuple(self.observation.pools.shape)} ({self.where()})"
             )
         if not scores.isfinite().all():
-            raise RalsegError(f"the scores of {type(policy).__name__} are not finite ({self.where()})")
+            message = f"the scores of {type(policy).__name__} are not finite ({self.where()})"
+            raise NotFiniteError(message, self.context() | {"scores": scores.tolist()})
         return scores
 
     def have_labelled(self, regions: Tensor) -> None:

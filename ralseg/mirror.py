@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 import tempfile
 from collections.abc import Callable
 from itertools import accumulate
@@ -15,8 +14,9 @@ from mlflow.tracking import MlflowClient
 
 from ralseg import run_folder
 from ralseg.acquisition import AcquisitionConfig
+from ralseg.post import connect
 from ralseg.study import CELL, RESULT, Cell, tags_of
-from ralseg.tracking import ARTIFACTS, git_commit, tracking_uri
+from ralseg.tracking import ARTIFACTS, allowed_name, git_commit, tracking_uri
 
 log = logging.getLogger(__name__)
 STUDY = "ralseg.study"
@@ -41,7 +41,7 @@ class Mirror:
     def client(self) -> MlflowClient:
         """Made when it is first needed."""
         if self._client is None:
-            self._client = MlflowClient(self.uri)
+            self._client = connect(self.uri)
         return self._client
 
     def safely(self, action: Callable[[], Any]) -> Any:
@@ -167,7 +167,7 @@ class Mirror:
 
 def studies(uri: str) -> list[str]:
     """Names of the studies in a store, the newest first."""
-    client = MlflowClient(uri)
+    client = connect(uri)
     found = []
     for experiment in client.search_experiments():
         if client.search_runs([experiment.experiment_id], f"tags.`{STUDY}` = 'parent'", max_results=1):
@@ -181,15 +181,10 @@ def _metrics(result: dict[str, Any]) -> list[Metric]:
     for budget, scores in result["budgets"].items():
         values = {name: value for name, value in scores.items() if isinstance(value, float)}
         values["selected/class_entropy"] = scores["class_frequencies"]["selected_entropy"]
-        metrics += [Metric(_allowed(name), value, 0, int(budget)) for name, value in values.items()]
+        metrics += [Metric(allowed_name(name), value, 0, int(budget)) for name, value in values.items()]
     labelled = [0, *accumulate(AcquisitionConfig(**result["acquisition"]).step_sizes())]
     for count, miou in zip(labelled, result.get("miou_by_step") or [], strict=False):
         metrics.append(Metric("acquisition/miou", miou, 0, count))
     for part, seconds in (result.get("seconds") or {}).items():
         metrics.append(Metric(f"seconds/{part.replace(' ', '_')}", seconds, 0, 0))
     return metrics
-
-
-def _allowed(name: str) -> str:
-    """A metric's name as MLflow takes it; class names may hold anything."""
-    return re.sub(r"[^A-Za-z0-9_/. -]", "_", name)

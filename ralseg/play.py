@@ -1,7 +1,7 @@
 """A game being played: what is labelled, what the agent sees, what it remembers."""
 
 import math
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from ralseg.baselines import BASELINES
 from ralseg.curves import finished_rounds, validation_metrics
 from ralseg.data.module import SegmentationData
-from ralseg.errors import ConfigError, RalsegError
+from ralseg.errors import ConfigError, NotFiniteError, PoolExhausted
 from ralseg.game import Episode, GameConfig, PlayedStep, RewardStatistics, pay, plan_episodes, remember
 from ralseg.labelling import Labelling
 from ralseg.policies import Learned, Perturbed, Policy, choose
@@ -57,7 +57,7 @@ class Play(Labelling):
             )
         available = len(self.data.splits[SET]) * self.data.grid.cells
         if self.config.budget > available:
-            raise ConfigError(
+            raise PoolExhausted(
                 f"trainer.game.budget={self.config.budget} exceeds the {available} regions of the {SET}; "
                 "lower it or give the set more images (data.splits)"
             )
@@ -82,6 +82,11 @@ class Play(Labelling):
     def where(self) -> str:
         """Where the game stands, for error messages."""
         return f"episode {self.episode_number}, step {self.step}"
+
+    def context(self) -> dict[str, Any]:
+        """What is known of this step, with who played and how far learning is."""
+        learning = {"updates": self.updates, "query_loss": self.query_loss, "epsilon": self.epsilon}
+        return super().context() | {"episode": asdict(self.episode)} | learning
 
     def observe(self) -> None:
         """Steps 1 and 2: look at the state set, draw the pools, describe their regions."""
@@ -191,7 +196,8 @@ class Play(Labelling):
         batch = query.draw_minibatch(self.replay, stream(self.seed, "replay", self.updates))
         self.query_loss = self.ralis.update_query(batch)
         if not math.isfinite(self.query_loss):
-            raise RalsegError(f"the query network's loss is not finite after {self.updates} updates")
+            message = f"the query network's loss is not finite after {self.updates} updates ({self.where()})"
+            raise NotFiniteError(message, self.context())
         self.updates += 1
         if self.updates % query.target_every == 0:
             query.copy_to_target()

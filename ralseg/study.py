@@ -4,28 +4,32 @@ import hashlib
 import json
 import os
 import shlex
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ralseg import __version__, run_folder
+from ralseg import __version__, imports, run_folder
 from ralseg.errors import ConfigError, RalsegError
 from ralseg.files import file_hash, write_atomically
 from ralseg.find_policy import policy_identity, policy_tag
+from ralseg.interrupts import Interrupted, interrupts
 from ralseg.shipped import find_config
 
 RunCommand = Callable[[list[str]], int]
 RESULT = "result.json"
 CELL = "cell.json"
+_ORPHAN_SECONDS = 9.0  # a step's grace, and then some
 _WEIGHTS = "trainer.acquisition.initial_weights"
 
 
@@ -171,6 +175,7 @@ def make_cells(config: StudyConfig, files_must_exist: bool = True) -> list[Cell]
             policy = policy.format(seed=seed)
             if files_must_exist and policy.endswith(".ckpt") and not Path(policy).is_file():
                 raise ConfigError(f"methods.{method}: no policy at {policy!r}; `ralseg fit` makes them")
+            imports.check(policy, f"methods.{method}")
             folder = Path(config.folder) / "cells" / method / f"seed{seed}"
             cells.append(Cell(method, seed, folder, acquire, policy, options))
     return cells
@@ -211,14 +216,31 @@ def _work(cell: Cell, threads: int, run_command: RunCommand) -> str | None:
     """Run a cell in a worker process, its output in its log."""
     import torch
 
+    if interrupts.asked is not None:  # in an earlier cell of this process
+        raise Interrupted(interrupts.asked)
     torch.set_num_threads(threads)
     cell.log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    with cell.log.open("a") as log:
+    with cell.log.open("a") as log, interrupts.handled(ignore_keyboard=True):
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
         return run_cell(cell, run_command)
+
+
+def _follow_parent() -> None:
+    """End with the parent process, even if that was killed: nobody would collect this one's result."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_ORPHAN_SECONDS)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def run_cells(
@@ -256,7 +278,8 @@ def _through_pool(cells: list[Cell], jobs: int, run_command: RunCommand) -> Iter
     """Each cell as it ends, with what went wrong."""
     threads = threads_for(jobs)
     # spawned, not forked: torch's threads do not survive a fork
-    with ProcessPoolExecutor(min(jobs, len(cells)), mp_context=get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(min(jobs, len(cells)), get_context("spawn"), initializer=_follow_parent)
+    try:
         futures: dict[Future[str | None], Cell] = {}
         for cell in cells:
             futures[pool.submit(_work, cell, threads, run_command)] = cell
@@ -265,6 +288,12 @@ def _through_pool(cells: list[Cell], jobs: int, run_command: RunCommand) -> Iter
                 yield futures[future], future.result()
             except BrokenProcessPool:
                 yield futures[future], _DIED
+            except Interrupted as error:
+                if interrupts.asked is not None:
+                    raise
+                yield futures[future], str(error)  # someone stopped this one process
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def threads_for(jobs: int) -> int:

@@ -1,13 +1,24 @@
 """Tracking with MLflow: one local SQLite file by default, a server where MLFLOW_TRACKING_URI names one."""
 
 import os
+import re
 import subprocess
+import time
+from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from lightning.pytorch.loggers import MLFlowLogger
+from lightning.fabric.utilities.logger import _convert_params, _flatten_dict
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from ralseg.interrupts import interrupts
+from ralseg.post import Post
 
 STORE = "mlflow.db"
 ARTIFACTS = "mlartifacts"
+_LONGEST = 6000  # characters of a parameter
 
 
 def tracking_uri(folder: Path | None = None) -> str:
@@ -15,53 +26,92 @@ def tracking_uri(folder: Path | None = None) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder or Path.cwd()) / STORE}"
 
 
-class RunLogger(MLFlowLogger):
-    """MLflow logger that knows the run's folder.
+def allowed_name(name: str) -> str:
+    """A metric's name as MLflow takes it; class names may hold anything."""
+    return re.sub(r"[^A-Za-z0-9_/. -]", "_", name)
 
-    The stock logger has no folder when it writes to a database, and Lightning then does not know
-    where to put what belongs to the run.
+
+class RunLogger(Logger):
+    """Tells MLflow about a run without ever holding it up; see :class:`ralseg.post.Post`.
+
+    Lightning's own logger stops the run when the store is away, waits for it when it is slow, and has no folder when
+    it writes to a database.
 
     Args:
         run_folder: Folder of the run; its name is the run's name.
         experiment: MLflow experiment.
         tags: Tags of the run.
         prefix: Stands before the names of metrics.
-        run_id: Go on with this run of MLflow's.
     """
 
     def __init__(
-        self,
-        run_folder: str,
-        experiment: str = "ralseg",
-        tags: dict[str, str] | None = None,
-        prefix: str = "",
-        run_id: str | None = None,
+        self, run_folder: str, experiment: str = "ralseg", tags: dict[str, str] | None = None, prefix: str = ""
     ) -> None:
-        uri = tracking_uri()
-        is_local = uri.startswith("sqlite:")
-        super().__init__(
-            experiment_name=experiment,
-            run_name=Path(run_folder).name,
-            tracking_uri=uri,
-            artifact_location=(Path.cwd() / ARTIFACTS).as_uri() if is_local else None,
-            tags=tags,
-            prefix=prefix,
-            run_id=run_id,
-        )
-        self._run_folder, self._experiment = run_folder, experiment
+        super().__init__()
+        self._run_folder, self._experiment, self._tags, self._prefix = run_folder, experiment, tags or {}, prefix
+        self.post = Post(Path(run_folder), tracking_uri(), self._make_run)
+        self._is_part = False
 
     def with_prefix(self, prefix: str) -> "RunLogger":
-        """A logger to the same run of MLflow's, under another prefix."""
-        return RunLogger(self._run_folder, self._experiment, prefix=prefix, run_id=self.run_id)
+        """A logger to the same run of MLflow's, under another prefix; the run ends with this logger, not with it."""
+        part = RunLogger(self._run_folder, self._experiment, self._tags, prefix)
+        part.post, part._is_part = self.post, True
+        self.post.put({"status": "RUNNING"})
+        return part
+
+    def _make_run(self, client: Any) -> str:
+        found = client.get_experiment_by_name(self._experiment)
+        if found is None:
+            is_local = self.post.uri.startswith("sqlite:")
+            client.create_experiment(self._experiment, (Path.cwd() / ARTIFACTS).as_uri() if is_local else None)
+            found = client.get_experiment_by_name(self._experiment)
+        run = client.create_run(found.experiment_id, tags=self._tags, run_name=Path(self._run_folder).name)
+        return str(run.info.run_id)
+
+    # -- what Lightning calls --------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The experiment."""
+        return self._experiment
+
+    @property
+    def version(self) -> str | None:
+        """The id of MLflow's run, once there is one."""
+        return self.post.run_id
 
     @property
     def save_dir(self) -> str:
         """The run's folder."""
         return self._run_folder
 
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace) -> None:
+        """Have parameters noted."""
+        flat = _flatten_dict(_convert_params(params))
+        self.post.put({"params": {allowed_name(name): str(value)[:_LONGEST] for name, value in flat.items()}})
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Have metrics noted."""
+        prefix = f"{self._prefix}-" if self._prefix else ""
+        named = {allowed_name(prefix + name): float(value) for name, value in metrics.items()}
+        self.post.put({"metrics": named, "step": step or 0, "time": int(time.time() * 1000)})
+
+    @rank_zero_only
     def log_file(self, path: Path) -> None:
-        """Attach a file to the run."""
-        self.experiment.log_artifact(self.run_id, str(path))
+        """Have a file attached to the run."""
+        self.post.put({"file": str(path)})
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Note how the run ended, and wait until everything is told or kept."""
+        is_well = status in ("success", "finished")
+        if self._is_part and is_well:
+            return
+        state = "FINISHED" if is_well else "FAILED"
+        self.post.put({"status": "KILLED" if interrupts.asked is not None else state})
+        self.post.close()
 
 
 def git_commit() -> str:

@@ -1,20 +1,25 @@
 """The Trainer that knows about run folders: `ralseg pretrain` and `ralseg test` are methods of it."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
 from rich.console import Console
 from rich.table import Table
 
 from ralseg import run_folder
-from ralseg.checkpoints import DurableCheckpointIO
+from ralseg.checkpoints import LAST, DurableCheckpointIO
 from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError
 from ralseg.files import write_atomically
+from ralseg.guards import FiniteLoss, KeepContext, StopWhenAsked
 from ralseg.randomness import stream_seed
 from ralseg.segmenter import FPNSegmenter
 from ralseg.tracking import RunLogger
@@ -32,6 +37,8 @@ class RunTrainer(pl.Trainer):
         experiment: MLflow experiment that the run belongs to.
         overwrite: Discard an earlier run in the same folder.
         checkpoint_every: Epochs between checkpoints to resume from. None: as often as validation.
+        grace_seconds: On SIGTERM or Ctrl-C, how long the epoch (in a game, the step) may take to end and be saved;
+            after that, or at a second signal, it is abandoned. Keep it below what your scheduler allows.
         kwargs: All options of Lightning's Trainer. ``logger: false`` turns MLflow off.
     """
 
@@ -45,6 +52,7 @@ class RunTrainer(pl.Trainer):
         experiment: str = "ralseg",
         overwrite: bool = False,
         checkpoint_every: int | None = None,
+        grace_seconds: float = 8.0,
         **kwargs: Any,
     ) -> None:
         self.overwrite = overwrite
@@ -53,18 +61,33 @@ class RunTrainer(pl.Trainer):
         if kwargs.get("logger") in (None, True):
             kwargs["logger"] = RunLogger(folder, experiment)
         kwargs["plugins"] = [*_as_list(kwargs.get("plugins")), DurableCheckpointIO()]
-        callbacks = _as_list(kwargs.get("callbacks"))
+        if SLURMEnvironment.detect() and not any(isinstance(p, ClusterEnvironment) for p in kwargs["plugins"]):
+            # Lightning's own requeueing saves in the middle of a step; docs/reliability.md has ours
+            kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
+        callbacks = [*_as_list(kwargs.get("callbacks")), KeepContext()]
         brought = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
         if kwargs.get("enable_checkpointing") is not False and not brought:
             every_n_epochs = checkpoint_every or kwargs.get("check_val_every_n_epoch") or 1
             folder_of_checkpoints = Path(folder) / run_folder.CHECKPOINTS
             callbacks += [self.best_checkpoint(folder_of_checkpoints), last(folder_of_checkpoints, every_n_epochs)]
+        if kwargs.get("enable_checkpointing") is not False:
+            callbacks.append(StopWhenAsked(Path(folder) / run_folder.CHECKPOINTS / LAST, grace_seconds))
         kwargs["callbacks"] = callbacks
         super().__init__(**kwargs)
 
     def best_checkpoint(self, folder: Path) -> Checkpoint:
         """The callback that keeps ``best.ckpt``."""
         return ModelCheckpoint(folder, "best", monitor=SCORE, mode="max", enable_version_counter=False)
+
+    @contextmanager
+    def claimed_folder(self, ckpt: str | None) -> Iterator[str | None]:
+        """The run's folder for this process alone; gives the file to go on from, if any."""
+        folder = Path(self.default_root_dir)
+        if self.fast_dev_run or not self.is_global_zero:
+            yield run_folder.resume_point(folder, ckpt)
+            return
+        with run_folder.claimed(folder, resume=ckpt is not None, overwrite=self.overwrite):
+            yield run_folder.resume_point(folder, ckpt)
 
     def pretrain(self, model: FPNSegmenter, datamodule: SegmentationData, ckpt: str | None = None) -> None:
         """Train the segmenter alone: theta_0, or the upper bound of full supervision.
@@ -74,11 +97,9 @@ class RunTrainer(pl.Trainer):
             datamodule: The data; ``fit_on`` says which sets' labels are used.
             ckpt: ``last`` goes on with the run in this folder, or starts it; or a file.
         """
-        folder = Path(self.default_root_dir)
-        if not self.fast_dev_run:
-            run_folder.claim(folder, resume=ckpt is not None, overwrite=self.overwrite)
-        self.callbacks.insert(0, SeededEpochs(datamodule.seed))
-        self.fit(model, datamodule=datamodule, ckpt_path=run_folder.resume_point(folder, ckpt))
+        self.callbacks[:0] = [SeededEpochs(datamodule.seed), FiniteLoss()]
+        with self.claimed_folder(ckpt) as resume:
+            self.fit(model, datamodule=datamodule, ckpt_path=resume)
         best = self.checkpoint_callback
         if isinstance(best, ModelCheckpoint) and not best.best_model_path and not self.fast_dev_run:
             raise ConfigError(

@@ -37,13 +37,15 @@ def final(**changes) -> FinalTraining:
     return FinalTraining(**({"max_steps": 4, "validate_every": 2} | adam | changes))
 
 
-def acquire(folder, policy="entropy", data=None, oracle="masks", ckpt=None, options=None, args=None, **rules):
+def acquire(
+    folder, policy="entropy", data=None, oracle="masks", ckpt=None, options=None, args=None, model_names=None, **rules
+):
     """Acquire 10 of 36 regions in steps of 4, 4 and 2; returns the trainer and its result."""
     rules = {"budgets": [10], "regions_per_step": 4, "pool_size": 3} | rules
     trainer = AcquireTrainer(
         AcquisitionConfig(**rules), **({"final": final()} | QUIET | (options or {})), default_root_dir=str(folder)
     )
-    player = SegmenterPlayer(model().segmenter)
+    player = SegmenterPlayer(model(names=model_names).segmenter)
     return trainer, trainer.acquire(player, data or small_data(), policy, args, oracle, ckpt)
 
 

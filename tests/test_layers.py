@@ -6,11 +6,12 @@ from pathlib import Path
 import ralseg
 
 MODULES = """
-ralseg ralseg.errors ralseg.randomness ralseg.files ralseg.shipped ralseg.regions ralseg.ledger ralseg.run_folder
+ralseg ralseg.errors ralseg.randomness ralseg.files ralseg.interrupts ralseg.imports ralseg.nulls ralseg.shipped
+ralseg.regions ralseg.ledger ralseg.checkpoints ralseg.run_folder ralseg.post ralseg.tracking ralseg.guards
 ralseg.data.readers ralseg.data.base ralseg.data.camvid ralseg.data.cityscapes ralseg.data.gtav ralseg.data.folder
 ralseg.data.synthetic ralseg.data ralseg.data.cache ralseg.data.masks ralseg.oracle ralseg.data.samples
 ralseg.data.splits ralseg.data.module ralseg.data.check ralseg.encoders ralseg.metrics ralseg.segmenter
-ralseg.checkpoints ralseg.tracking ralseg.trainer ralseg.features ralseg.measures ralseg.representation ralseg.replay
+ralseg.trainer ralseg.features ralseg.measures ralseg.representation ralseg.replay
 ralseg.query ralseg.policies ralseg.baselines ralseg.player ralseg.labelling ralseg.game ralseg.curves ralseg.ralis
 ralseg.play ralseg.loop ralseg.progress ralseg.game_trainer ralseg.al_trainer
 ralseg.people ralseg.acquisition ralseg.find_policy ralseg.selection ralseg.final ralseg.acquire

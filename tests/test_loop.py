@@ -36,7 +36,7 @@ def game(**changes) -> GameConfig:
     return GameConfig(**(options | changes))
 
 
-def model(seed=0, segmenter=None, **query) -> Ralis:
+def model(seed=0, segmenter=None, names=None, **query) -> Ralis:
     torch.manual_seed(seed)
     options = {
         "encoder": "resnet18",
@@ -48,7 +48,7 @@ def model(seed=0, segmenter=None, **query) -> Ralis:
         "label_stride": 2,
     }
     options |= {"optimizer": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)} | (segmenter or {})
-    names = small_data().class_names
+    names = names or small_data().class_names
     return Ralis(FPNSegmenter(names, **options), QueryNetwork(**({"batch_size": 8} | query)))
 
 
@@ -86,7 +86,7 @@ def test_a_game_from_start_to_end(tmp_path):
     assert len(places) == 10
     assert json.loads((tmp_path / "history.json").read_text()) == json.loads(json.dumps(history))
     assert (tmp_path / "learning_curve.png").stat().st_size > 10_000
-    assert {p.name for p in (tmp_path / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+    assert {p.name for p in (tmp_path / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt", "last.previous.ckpt"}
 
 
 def test_every_episode_starts_from_theta_0_exactly(tmp_path):
@@ -327,5 +327,5 @@ def test_fit_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert main(["fit", "--config", "fit.yaml"]) == 2  # never over an earlier run
     options = ["--trainer.game.episodes", "4", "--ckpt", "last"]
     assert main(["fit", "--config", "fit.yaml", *options]) == 0  # more episodes: it goes on
-    assert main(["fit", "--config", "fit.yaml", "--trainer.game.budget", "600", "--trainer.overwrite", "true"]) == 2
+    assert main(["fit", "--config", "fit.yaml", "--trainer.game.budget", "600", "--trainer.overwrite", "true"]) == 4
     assert "exceeds the 24 regions" in capsys.readouterr().err

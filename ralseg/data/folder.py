@@ -1,5 +1,6 @@
 """Your own images: two folders and a short YAML file."""
 
+import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,12 +51,15 @@ class Folder(FileDataset):
         unknown = sorted(set(description) - _KEYS)
         if unknown:
             raise DataError(f"{path}: unknown keys {unknown}; known are {sorted(_KEYS)}")
-        classes = description.get("classes")
-        if not isinstance(classes, list) or len(classes) < 2 or len(set(map(str, classes))) < len(classes):
-            raise DataError(f"{path}: 'classes' must list at least two different names, got {classes!r}")
+        listed = description.get("classes")
+        # only plain names are turned into text: nested aliases of YAML would grow without end
+        is_plain = isinstance(listed, list) and all(isinstance(name, str | int) for name in listed)
+        classes = list(map(str, listed)) if isinstance(listed, list) and is_plain else []
+        if len(set(classes)) < max(2, len(classes)):
+            raise DataError(f"{path}: 'classes' must list at least two different names, got {reprlib.repr(listed)}")
         if len(classes) > readers.IGNORE:
             raise DataError(f"{path}: {len(classes)} classes do not fit 8-bit masks (255 is ignore)")
-        self.class_names = tuple(map(str, classes))
+        self.class_names = tuple(classes)
         ignore = description.get("ignore")
         palette = description.get("palette")
         self.palette: readers.Palette | None = None
@@ -66,18 +70,19 @@ class Folder(FileDataset):
             self.table = {i: i for i in range(len(classes))} | {readers.IGNORE: readers.IGNORE}
             if ignore is not None:
                 if not isinstance(ignore, int) or not 0 <= ignore <= 255:
-                    raise DataError(f"{path}: 'ignore' must be an id from 0 to 255, got {ignore!r}")
+                    raise DataError(f"{path}: 'ignore' must be an id from 0 to 255, got {reprlib.repr(ignore)}")
                 if ignore < len(classes):
                     raise DataError(f"{path}: 'ignore: {ignore}' is also the id of class {classes[ignore]!r}")
                 self.table[ignore] = readers.IGNORE
 
     def _read_palette(self, path: Path, palette: object, ignore: object) -> None:
-        if not isinstance(palette, dict) or set(map(str, palette)) != set(self.class_names):
+        names = palette if isinstance(palette, dict) else {}
+        if {str(name) for name in names if isinstance(name, str | int)} != set(self.class_names):
             raise DataError(
                 f"{path}: 'palette' must give one colour for each of the {len(self.class_names)} classes, "
-                f"got {sorted(map(str, palette)) if isinstance(palette, dict) else palette!r}"
+                f"got {reprlib.repr(palette)}"
             )
-        by_name = {str(name): _colour(path, colour) for name, colour in palette.items()}
+        by_name = {str(name): _colour(path, colour) for name, colour in names.items()}
         self.colours = tuple(by_name[name] for name in self.class_names)
         if len(set(self.colours)) < len(self.colours):
             raise DataError(f"{path}: two classes of 'palette' share a colour")
@@ -107,7 +112,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path}: missing; write 'classes: [name of id 0, name of id 1, ...]' into it") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise DataError(f"{path}: not valid YAML ({error})") from error
     if not isinstance(content, dict):
         raise DataError(f"{path}: must be a mapping with the key 'classes'")
@@ -117,4 +122,4 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 def _colour(path: Path, value: object) -> Colour:
     if isinstance(value, list) and len(value) == 3 and all(isinstance(v, int) and 0 <= v <= 255 for v in value):
         return (value[0], value[1], value[2])
-    raise DataError(f"{path}: a colour must be [r, g, b] with values from 0 to 255, got {value!r}")
+    raise DataError(f"{path}: a colour must be [r, g, b] with values from 0 to 255, got {reprlib.repr(value)}")

@@ -1,6 +1,7 @@
 """The LightningDataModule: one data set, cut into the five sets of the game."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
@@ -86,6 +87,8 @@ class SegmentationData(pl.LightningDataModule):
         for key, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
             if value < 1:
                 raise ConfigError(f"data.{key}={value} must be at least 1")
+        if not 0 <= cache_gb < math.inf:
+            raise ConfigError(f"data.cache_gb={cache_gb} must be a number of GB, 0 or more")
         self.dataset = dataset
         self.class_names = dataset.class_names
         self._split_config = splits

@@ -29,6 +29,8 @@ Palette = dict[tuple[int, int, int], int]
 def _open(path: Path) -> Image.Image:
     """Open and fully decode ``path``; anything unfit for training is a DataError."""
     try:
+        if path.exists() and not path.is_file():  # reading a named pipe would wait for ever
+            raise DataError(f"{path}: not a regular file")
         # our own limit is checked below, with the file's name in the message
         Image.MAX_IMAGE_PIXELS = None
         with Image.open(path, formats=FORMATS) as image:

@@ -39,6 +39,14 @@ class SplitSizes:
     reward_from_train: bool = False
     seed: int = 0
 
+    def check(self) -> None:
+        """Refuse sizes that are none."""
+        for key in ("state", "train", "reward", "acquisition", "test"):
+            size = getattr(self, key)
+            may_be_left_out = key in ("reward", "acquisition", "test")
+            if not (size is None and may_be_left_out) and (size is None or size < 0):
+                raise ConfigError(f"data.splits.{key}={size} must be a number of images, 0 or more")
+
 
 @dataclass(frozen=True)
 class Splits:
@@ -103,6 +111,7 @@ def choose_representative(counts: NDArray[np.int64], size: int, rng: np.random.G
 def draw_splits(dataset: SegmentationDataset, sizes: SplitSizes) -> Splits:
     """Draw the five sets. Only D_S's and D_T's labels are read (to make D_S like D_T)."""
     rng = np.random.default_rng(sizes.seed)
+    sizes.check()
     free = {subset: _shuffled(dataset, subset, rng) for subset in ("train", "val", "test")}
     # images without a mask can be nothing but acquired
     unlabelled = [i for i in free["train"] if not dataset.has_mask(i)]
@@ -168,7 +177,9 @@ def load_splits(path: Path, dataset: SegmentationDataset) -> Splits:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path}: no such split file (data.splits)") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}; data.splits)") from error
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(content, dict):
         raise DataError(f"{path}: must be an object with lists of image names")
@@ -182,7 +193,7 @@ def load_splits(path: Path, dataset: SegmentationDataset) -> Splits:
                 raise DataError(f"{path}: the list {field.name!r} is missing")
             sets[field.name] = [i for i, s in enumerate(dataset.subsets) if s == subset]
             continue
-        if not isinstance(names, list):
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise DataError(f"{path}: {field.name!r} must be a list of image names")
         unknown = [name for name in names if name not in position]
         if unknown:

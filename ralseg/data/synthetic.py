@@ -307,6 +307,9 @@ def photograph(canvas: Canvas) -> NDArray[np.uint8]:
     return np.clip(pixels, 0, 255).astype(np.uint8)
 
 
+_SCENES = 1_000_000  # different ones that each subset can have
+
+
 class SyntheticStreets(SegmentationDataset):
     """Procedural street scenes, each made from (seed, index) alone.
 
@@ -336,12 +339,16 @@ class SyntheticStreets(SegmentationDataset):
     ) -> None:
         if min(height, width) < 32:
             raise ConfigError(f"SyntheticStreets needs at least 32x32 pixels, got height={height}, width={width}")
+        if height * width > readers.MAX_PIXELS:
+            raise ConfigError(f"SyntheticStreets: {height}x{width} pixels are over the limit of {readers.MAX_PIXELS}")
         self.height, self.width, self.domain, self.seed = height, width, domain, seed
         counts = {"train": num_train, "val": num_val, "test": num_test}
+        if max(counts.values()) > _SCENES or min(counts.values()) < 0:
+            raise ConfigError(f"SyntheticStreets has 0 to {_SCENES} images of each subset, not {counts}")
         self.subsets = [subset for subset, count in counts.items() for _ in range(count)]
         self.names = [f"{subset}_{i:05d}" for subset, count in counts.items() for i in range(count)]
         # an image keeps its content when the number of images of another subset changes
-        offsets = {subset: 1_000_000 * position for position, subset in enumerate(counts)}
+        offsets = {subset: _SCENES * position for position, subset in enumerate(counts)}
         self._scenes = [offsets[subset] + i for subset, count in counts.items() for i in range(count)]
         if not self.names:
             raise ConfigError("SyntheticStreets has no images: num_train, num_val and num_test are all 0")

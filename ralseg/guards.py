@@ -1,0 +1,74 @@
+"""Callbacks that stand guard over a training: signals, and numbers that are none."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback, Checkpoint
+
+from ralseg import run_folder
+from ralseg.errors import NotFiniteError
+from ralseg.files import write_atomically
+from ralseg.interrupts import Interrupted, interrupts
+
+
+class StopWhenAsked(Checkpoint):
+    """On SIGTERM or Ctrl-C, lets the epoch end (in a game, the step), saves, and stops.
+
+    A ``Checkpoint``, because Lightning calls those last: what it saves has seen all other callbacks.
+
+    Args:
+        path: Where it saves: the checkpoint to resume from.
+        grace_seconds: How long the epoch may take to end. Later it is abandoned, and the last checkpoint stays.
+    """
+
+    def __init__(self, path: Path, grace_seconds: float) -> None:
+        self.path, self.grace_seconds = path, grace_seconds
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take the signals from Lightning, which would leave with code 0 and nothing saved."""
+        interrupts.be_patient(self.grace_seconds)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The good moment."""
+        if interrupts.asked is not None:
+            trainer.save_checkpoint(self.path)
+            raise Interrupted(interrupts.asked)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Whatever follows the training can be stopped at once."""
+        interrupts.be_impatient()
+        if interrupts.asked is not None:
+            raise Interrupted(interrupts.asked)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """The training has ended otherwise."""
+        interrupts.be_impatient()
+
+
+class FiniteLoss(Callback):
+    """Stops a training whose loss is not finite, before the next checkpoint is written over a good one."""
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Look at the loss."""
+        loss = float(outputs["loss"])
+        if not math.isfinite(loss):
+            context = {"epoch": trainer.current_epoch, "batch": batch_idx, "loss": loss}
+            rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
+            message = f"the loss is {loss} in epoch {trainer.current_epoch}, batch {batch_idx}"
+            raise NotFiniteError(f"{message}; a lower learning rate may help", context | {"learning_rates": rates})
+
+
+class KeepContext(Callback):
+    """Writes what is known of a step whose numbers are not finite into the run's folder."""
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Write ``problem.json``."""
+        if isinstance(exception, NotFiniteError) and trainer.is_global_zero:
+            path = run_folder.numbered(Path(trainer.default_root_dir), "problem", ".json")
+            write_atomically(path, json.dumps({"problem": str(exception), **exception.context}, indent=1) + "\n")
+            exception.saved_to = str(path)

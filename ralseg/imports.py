@@ -1,0 +1,71 @@
+"""Which modules a configuration may name. A class path in YAML is code that runs, so strangers' YAML is kept short."""
+
+import os
+import sys
+from pathlib import Path
+
+from jsonargparse import set_parsing_settings
+
+from ralseg.errors import ConfigError
+
+FLAG, VARIABLE = "--allow_import", "RALSEG_ALLOW_IMPORT"
+ALWAYS = ("ralseg", "lightning.pytorch", "torch.optim", "torch.nn", "torchmetrics", "segmentation_models_pytorch")
+_NAMED = ("--policy", "--oracle")  # what a person types there is meant to be imported
+
+
+def take_allowed(arguments: list[str]) -> list[str]:
+    """Allow what ``--allow_import`` names, and classes after ``--policy`` and ``--oracle``; the other arguments.
+
+    Processes that this one starts are allowed the same, by the environment.
+    """
+    rest, named = [], allowed_by_user()
+    waiting: str | None = None
+    for argument in arguments:
+        option, _, value = argument.partition("=")
+        if waiting == FLAG or (option == FLAG and value):
+            named += (argument if waiting else value).split(",")
+            waiting = None
+            continue
+        if waiting or (option in _NAMED and value):
+            named += _module_of(argument if waiting else value)
+            waiting = None
+        elif argument in (FLAG, *_NAMED):
+            waiting = argument
+        if waiting != FLAG:
+            rest.append(argument)
+    if waiting == FLAG:
+        raise ConfigError(f"{FLAG} takes the names of modules, with commas between")
+    for module in named:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise ConfigError(f"{FLAG} {module}: not the name of a module")
+    os.environ[VARIABLE] = ",".join(dict.fromkeys(named))
+    restrict()
+    return rest
+
+
+def allowed_by_user() -> list[str]:
+    """The modules that were allowed for this run."""
+    return [module for module in os.environ.get(VARIABLE, "").split(",") if module]
+
+
+def restrict() -> None:
+    """Make the parsers of configurations import nothing else."""
+    modules = allowed_by_user()
+    here = str(Path.cwd())
+    if modules and here not in sys.path:
+        sys.path.append(here)  # one's own modules stand where one works
+    set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=[*ALWAYS, *modules])
+
+
+def check(path: str, option: str) -> None:
+    """Refuse a dotted class path whose module nobody has allowed; names and files pass."""
+    for module in _module_of(path):
+        if not any(path.startswith(f"{allowed}.") for allowed in (*ALWAYS, *allowed_by_user())):
+            raise ConfigError(f"{option} {path}: not imported, for only a configuration names it; add {FLAG} {module}")
+
+
+def _module_of(path: str) -> list[str]:
+    """The module in a dotted class path; nothing for names and files."""
+    module, _, name = path.rpartition(".")
+    is_class = bool(module) and all(part.isidentifier() for part in path.split(".")) and not Path(path).is_file()
+    return [module] if is_class and name != "ckpt" else []

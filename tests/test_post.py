@@ -1,0 +1,202 @@
+"""What MLflow is told: everything, in order, whenever the store comes back, and never at the run's expense."""
+
+import json
+import logging
+import time
+from pathlib import Path
+
+import mlflow
+import pytest
+from mlflow.exceptions import MlflowException
+
+from ralseg import post
+from ralseg.cli import main
+from ralseg.tracking import RunLogger
+
+
+class Store:
+    """Stands for MLflow: notes what arrives; fails, is slow or refuses when told to."""
+
+    def __init__(self):
+        self.is_up, self.seconds, self.refused = True, 0.0, ()
+        self.metrics, self.params, self.files, self.statuses, self.calls = [], {}, [], [], 0
+
+    def _answer(self):
+        self.calls += 1
+        time.sleep(self.seconds)
+        if not self.is_up:
+            raise ConnectionError("nobody is there")
+
+    def log_batch(self, run_id, metrics=(), params=()):
+        self._answer()
+        assert len(metrics) <= 1000
+        assert len(params) <= 100
+        for metric in metrics:
+            if metric.key in self.refused:
+                raise MlflowException("no such metric", error_code=1000)  # INVALID_PARAMETER_VALUE
+        self.metrics += [(metric.key, metric.value, metric.step) for metric in metrics]
+        self.params |= {param.key: param.value for param in params}
+
+    def log_artifact(self, run_id, path):
+        self._answer()
+        self.files.append(path)
+
+    def update_run(self, run_id, status):
+        self._answer()
+        self.statuses.append(status)
+
+    def set_terminated(self, run_id, status):
+        self._answer()
+        self.statuses.append(status)
+
+    def get_experiment_by_name(self, name):
+        self._answer()
+        return type("Experiment", (), {"experiment_id": "1"})
+
+    def create_run(self, experiment, tags, run_name):
+        self._answer()
+        info = type("Info", (), {"run_id": "r"})
+        return type("Run", (), {"info": info})
+
+
+@pytest.fixture
+def store(monkeypatch):
+    fake = Store()
+
+    def connect(uri):
+        if not fake.is_up:
+            raise ConnectionError("nobody is there")
+        return fake
+
+    monkeypatch.setattr(post, "connect", connect)
+    monkeypatch.setattr(post, "RETRY_SECONDS", 0.0)
+    return fake
+
+
+def log_steps(logger, first, last, pause=0.0):
+    for step in range(first, last):
+        logger.log_metrics({"loss": step / 2, "class <x>": 1.0}, step)
+        time.sleep(pause)
+
+
+def losses(store):
+    return [step for name, _, step in store.metrics if name == "loss"]
+
+
+def test_everything_arrives_in_order(tmp_path, store):
+    logger = RunLogger(str(tmp_path / "run"))
+    logger.log_hyperparams({f"option{i}": i for i in range(250)})
+    log_steps(logger, 0, 700)
+    logger.log_file(Path(__file__))
+    logger.finalize("success")
+    assert losses(store) == list(range(700))
+    assert ("class _x_", 1.0, 3) in store.metrics
+    assert len(store.params) == 250
+    assert store.files == [__file__]
+    assert store.statuses == ["FINISHED"]
+
+
+@pytest.mark.parametrize("away", ["at the start", "on the way", "to the end"])
+def test_a_store_that_is_away_loses_nothing_and_warns_once(tmp_path, store, caplog, away):
+    logger = RunLogger(str(tmp_path))
+    store.is_up = away != "at the start"
+    log_steps(logger, 0, 10, 0.005)
+    store.is_up = False
+    log_steps(logger, 10, 20, 0.005)
+    if away != "to the end":
+        store.is_up = True
+    log_steps(logger, 20, 30, 0.005)
+    logger.finalize("success")
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+    assert "the run goes on" in warnings[0].getMessage()
+    if away == "to the end":
+        assert store.statuses == []
+        kept = [json.loads(line) for line in (tmp_path / "unsent.jsonl").read_text().splitlines()]
+        assert losses(store) + [event["step"] for event in kept if "metrics" in event] == list(range(30))
+        store.is_up = True
+        again = RunLogger(str(tmp_path))  # the same run, given again with --ckpt last
+        again.log_metrics({"loss": 1.0}, 30)
+        again.finalize("success")
+        assert losses(store) == list(range(31))
+    else:
+        assert losses(store) == list(range(30))
+    assert not (tmp_path / "unsent.jsonl").exists()
+    assert store.statuses[-1] == "FINISHED"
+
+
+def test_a_slow_store_does_not_hold_up_the_run(tmp_path, store):
+    store.seconds = 0.3
+    logger = RunLogger(str(tmp_path))
+    start = time.monotonic()
+    log_steps(logger, 0, 200)
+    assert time.monotonic() - start < 0.3
+    logger.finalize("success")
+    assert losses(store) == list(range(200))
+    assert store.calls < 20  # steps that wait for the store travel together
+
+
+def test_a_store_that_hangs_is_not_waited_for(tmp_path, store, monkeypatch):
+    monkeypatch.setattr(post, "CLOSE_SECONDS", 0.2)
+    store.seconds = 3.0
+    logger = RunLogger(str(tmp_path))
+    log_steps(logger, 0, 5)
+    start = time.monotonic()
+    logger.finalize("success")
+    assert time.monotonic() - start < 1
+    kept = [json.loads(line) for line in (tmp_path / "unsent.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in kept if "metrics" in event] == list(range(5))
+
+
+def test_what_the_store_will_never_take_blocks_nothing(tmp_path, store):
+    store.refused = ("bad",)
+    logger = RunLogger(str(tmp_path))
+    logger.log_hyperparams({"a": 1})
+    logger.log_metrics({"bad": 1.0}, 0)
+    logger.log_file(Path(__file__))
+    log_steps(logger, 1, 5)
+    logger.finalize("failed")
+    assert losses(store) == list(range(1, 5))
+    assert store.statuses == ["FAILED"]
+
+
+def test_a_damaged_file_of_unsent_events_is_passed_over(tmp_path, store, caplog):
+    (tmp_path / "unsent.jsonl").write_text("{half")
+    logger = RunLogger(str(tmp_path))
+    log_steps(logger, 0, 3)
+    logger.finalize("success")
+    assert losses(store) == [0, 1, 2]
+    assert "damaged and passed over" in caplog.text
+
+
+def test_training_without_a_server_then_with_one(tmp_path, monkeypatch, capsys):
+    from test_cli import TINY
+
+    monkeypatch.chdir(tmp_path)
+    # a store in a folder that cannot be made, as long as a file stands in its place
+    Path("away").write_text("")
+    uri = f"sqlite:///{tmp_path / 'away' / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    Path("tiny.yaml").write_text(TINY)
+    arguments = ["pretrain", "--config", "tiny.yaml", "--trainer.logger", "true"]
+    assert main(arguments) == 0
+    assert Path("run/unsent.jsonl").is_file()
+    Path("away").unlink()
+    assert main([*arguments, "--ckpt", "last"]) == 0
+    assert not Path("run/unsent.jsonl").exists()
+    client = mlflow.MlflowClient(uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("ralseg").experiment_id])
+    assert [m.step for m in client.get_metric_history(run.info.run_id, "segmenter/loss")] == list(range(8))
+    assert run.info.status == "FINISHED"
+
+
+def test_two_processes_may_make_one_store(tmp_path):
+    import subprocess
+    import sys
+
+    code = "import sys; from ralseg.post import connect; print(len(connect(sys.argv[1]).search_experiments()))"
+    command = [sys.executable, "-c", code, f"sqlite:///{tmp_path / 'mlflow.db'}"]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in both:
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, out) == (0, "1\n"), err
