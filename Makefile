@@ -10,7 +10,7 @@ export MLFLOW_DISABLE_TELEMETRY ?= true
 # tests that need real CamVid run where it is found
 export RALSEG_CAMVID ?= $(abspath $(wildcard ../shared/data/camvid))
 
-.PHONY: help install demo dashboard test lint type format bench clean
+.PHONY: help install demo dashboard test kills audit lint format bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,20 @@ dashboard: $(READY)  ## MLflow's page on the runs of this folder
 test: export OMP_NUM_THREADS ?= 1
 test: $(READY)  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# what `make test` does in a shortened form
+kills: export OMP_NUM_THREADS ?= 1
+kills: $(READY)  ## twenty kills of each command, then SIGTERM and Ctrl-C: does every run end the same?
+	for command in fit acquire pretrain; do \
+	  $(BIN)/python tests/kills.py $$command --trials 20 && \
+	  $(BIN)/python tests/kills.py $$command --trials 5 --signal TERM && \
+	  $(BIN)/python tests/kills.py $$command --trials 5 --signal INT || exit 1; done
+	$(BIN)/python tests/kills.py compare --trials 5
+
+audit:  ## known holes in the pinned packages, from the public database (needs the internet)
+	$(PYTHON) -m venv .audit
+	.audit/bin/pip install --quiet --disable-pip-version-check pip-audit
+	.audit/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -288,6 +288,13 @@ def run(arguments: list[str]) -> int:
         return _dispatch(arguments)
     except ArgumentError as error:
         raise ConfigError(_explained(str(error), arguments[0])) from error
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        raise RalsegError(
+            f"{str(error).strip()} That is often memory: lower data.num_workers or data.batch_size, then go on with "
+            "--ckpt last"
+        ) from error
 
 
 def _explained(message: str, command: str) -> str:

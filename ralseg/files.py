@@ -3,11 +3,13 @@
 import errno
 import hashlib
 import io
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +72,14 @@ def remove_leftovers(folder: Path) -> None:
     """Delete what killed processes left half-written below ``folder``; nobody else may be writing there."""
     for path in folder.rglob(f".*{_SUFFIX}"):
         path.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None where there is none, or none that can be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def write_png(path: Path, pixels: NDArray[np.uint8]) -> None:

@@ -17,7 +17,7 @@ from ralseg.acquisition import SET, Acquisition
 from ralseg.data.module import SegmentationData
 from ralseg.data.samples import Draw
 from ralseg.errors import ConfigError
-from ralseg.files import write_atomically
+from ralseg.files import read_json, write_atomically
 from ralseg.randomness import stream
 from ralseg.segmenter import FPNSegmenter, inverse_sqrt_weights
 from ralseg.selection import by_image
@@ -150,14 +150,15 @@ def train_final(
     """
     report, plan = folder / "final.json", folder / "plan.json"
     options_now = {key: getattr(config, key) for key in _PLAIN}
-    if plan.is_file() and json.loads(plan.read_text()) != options_now:
+    planned = read_json(plan)
+    if planned is not None and planned != options_now:
         raise ConfigError(
-            f"{folder} holds a final training with other options ({plan.name}: {plan.read_text().strip()}); go on with "
+            f"{folder} holds a final training with other options ({plan.name}: {json.dumps(planned)}); go on with "
             "those, or start the acquisition anew in another folder"
         )
     write_atomically(plan, json.dumps(options_now) + "\n")
-    if report.is_file():
-        result: dict[str, Any] = json.loads(report.read_text())
+    result: dict[str, Any] | None = read_json(report)
+    if result is not None:
         return result
     data = done.data
     data.masks.open(data.labelled_images(*config.mix))

@@ -14,7 +14,8 @@ from mlflow.tracking import MlflowClient
 
 from ralseg import run_folder
 from ralseg.acquisition import AcquisitionConfig
-from ralseg.post import connect
+from ralseg.files import read_json
+from ralseg.post import connect, shown
 from ralseg.study import CELL, RESULT, Cell, tags_of
 from ralseg.tracking import ARTIFACTS, allowed_name, git_commit, tracking_uri
 
@@ -55,7 +56,7 @@ class Mirror:
             log.warning(
                 "MLflow at %s failed (%s); results are safe in the study's folder, and the same command with "
                 "--report_only uploads them later",
-                self.uri,
+                shown(self.uri),
                 str(error).splitlines()[0][:200] if str(error) else type(error).__name__,
             )
             return None
@@ -156,12 +157,11 @@ class Mirror:
         for path in sorted(folder.iterdir()):
             if path.is_file():
                 self.client.log_artifact(run_id, str(path), "report")
-        verdict = folder / "verdict.json"
-        if verdict.is_file():
-            for entry in json.loads(verdict.read_text())["differences"]:
-                if entry["what"] == "area":
-                    name = f"verdict/{entry['method']}/area_minus_{entry['baseline']}"
-                    self.client.log_metric(run_id, name, entry["mean"])
+        verdict = read_json(folder / "verdict.json") or {"differences": []}
+        for entry in verdict["differences"]:
+            if entry["what"] == "area":
+                name = f"verdict/{entry['method']}/area_minus_{entry['baseline']}"
+                self.client.log_metric(run_id, name, entry["mean"])
         self.client.set_terminated(run_id, "FINISHED")
 
 

@@ -7,6 +7,8 @@ from jsonargparse import Namespace
 
 from ralseg.errors import ConfigError
 
+_OF_CLASSES = {"class_path", "init_args", "__subclasses_disabled__"}
+
 
 def refuse_nulls(config: Namespace, defaults: Namespace) -> None:
     """Refuse ``null``, and plain values in place of groups, where the default shows that neither can be meant.
@@ -17,11 +19,11 @@ def refuse_nulls(config: Namespace, defaults: Namespace) -> None:
     """
     given = config.as_dict()
     for key, default in defaults.as_flat().__dict__.items():
+        if _OF_CLASSES & set(key.split(".")):  # other kinds of values may stand there too
+            continue
         value: Any = given
         path: list[str] = []
         for part in key.split("."):
-            if part in ("class_path", "init_args"):  # of a class: other kinds of values may stand there too
-                break
             if not isinstance(value, dict):
                 raise ConfigError(f"{'.'.join(path)}={reprlib.repr(value)}: must be a group of keys, {part} among them")
             if part not in value:

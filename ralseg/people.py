@@ -12,7 +12,7 @@ from torchvision.transforms.v2 import functional as transforms
 from ralseg.data.module import SegmentationData
 from ralseg.data.readers import IGNORE, map_ids, read_index_mask
 from ralseg.errors import DataError, RalsegError
-from ralseg.files import write_atomically, write_png
+from ralseg.files import read_json, write_atomically, write_png
 
 FORMAT = "ralseg.request/1"
 Box = tuple[int, int, int, int]
@@ -58,10 +58,10 @@ class PeopleOracle:
 
     def asked(self) -> list[int]:
         """The regions of the last request."""
+        content = read_json(self.folder / "manifest.json")
         try:
-            content = json.loads((self.folder / "manifest.json").read_text())
             return [int(entry["region"]) for entry in content["regions"]]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             return []
 
     def box(self, region: int) -> Box:

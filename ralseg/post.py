@@ -3,6 +3,7 @@
 import json
 import logging
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 from filelock import FileLock
 
 from ralseg.errors import RalsegError
-from ralseg.files import write_atomically
+from ralseg.files import read_json, write_atomically
 
 log = logging.getLogger(__name__)
 UNSENT, RUN = "unsent.jsonl", "mlflow.json"
@@ -38,6 +39,11 @@ def connect(uri: str) -> Any:
         client = MlflowClient(uri)
         client.search_experiments(max_results=1)
         return client
+
+
+def shown(uri: str) -> str:
+    """A store's address without the password that may be in it."""
+    return re.sub(r"//[^/@]*@", "//", uri)
 
 
 class Post:
@@ -74,7 +80,7 @@ class Post:
             self._events.put(None)
             self._thread.join(CLOSE_SECONDS)
             if self._thread.is_alive():
-                log.warning("MLflow at %s does not answer; what it was not told is in %s", self.uri, self._file)
+                log.warning("MLflow at %s does not answer; what it was not told is in %s", shown(self.uri), self._file)
                 self._unsent += self._drained()
                 self._write_unsent()
             self._thread = None
@@ -116,7 +122,7 @@ class Post:
                 log.warning(
                     "MLflow at %s failed (%s); the run goes on, and what MLflow was not told is kept in %s until it "
                     "answers again, now or when the run is given again with --ckpt last",
-                    self.uri,
+                    shown(self.uri),
                     reason,
                     self._file,
                 )
@@ -178,7 +184,7 @@ class Post:
         if self._client is None:
             client = connect(self.uri)
             self.run_id = self._earlier_run(client) or self._make_run(client)
-            note = {"uri": self.uri, "run_id": self.run_id}
+            note = {"uri": shown(self.uri), "run_id": self.run_id}
             write_atomically(self.folder / RUN, json.dumps(note) + "\n")
             self._client = client
         return self._client
@@ -186,22 +192,20 @@ class Post:
     def _earlier_run(self, client: Any) -> str | None:
         from mlflow.exceptions import MlflowException
 
-        try:
-            note = json.loads((self.folder / RUN).read_text())
-            if note["uri"] != self.uri:
-                return None
-            client.update_run(note["run_id"], status="RUNNING")
-            return str(note["run_id"])
-        except (OSError, ValueError, KeyError, TypeError):
+        note = read_json(self.folder / RUN)
+        if not isinstance(note, dict) or note.get("uri") != shown(self.uri):
             return None
+        try:
+            client.update_run(note["run_id"], status="RUNNING")
         except MlflowException as error:
             if error.error_code in _REFUSALS:
                 return None  # deleted since
             raise
+        return str(note["run_id"])
 
     def _read_unsent(self) -> list[Event]:
         try:
-            return [json.loads(line) for line in self._file.read_text().splitlines()]
+            return [json.loads(line) for line in self._file.read_text(encoding="utf-8").splitlines()]
         except FileNotFoundError:
             return []
         except ValueError:

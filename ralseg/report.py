@@ -127,7 +127,7 @@ def _panels(
         path = selections.get((method, seed))
         if data is None or path is None or not path.is_file():
             return []
-        chosen[method] = list(csv.DictReader(path.open(newline="")))
+        chosen[method] = list(csv.DictReader(path.open(newline="", encoding="utf-8")))
     assert data is not None
     counts = Counter(row["image"] for rows in chosen.values() for row in rows)
     positions = {name: i for i, name in enumerate(data.dataset.names)}

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from ralseg.checkpoints import is_sound, previous_of
 from ralseg.errors import ConfigError
-from ralseg.files import remove_leftovers, write_atomically
+from ralseg.files import read_json, remove_leftovers, write_atomically
 
 log = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
@@ -50,6 +50,8 @@ def claimed(folder: Path, resume: bool, overwrite: bool) -> Iterator[None]:
             f"{folder} is in use by {_owner(folder)}; wait for it, stop it, or give this run another "
             "--trainer.default_root_dir"
         ) from None
+    except OSError as error:
+        raise ConfigError(f"{folder}: nothing can be written there ({error.strerror})") from error
     try:
         write_atomically(folder / OWNER, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}) + "\n")
         if not resume and any((folder / CHECKPOINTS).glob("*.ckpt")):
@@ -68,11 +70,9 @@ def _make(folder: Path) -> None:
 
 
 def _owner(folder: Path) -> str:
-    try:
-        owner = json.loads((folder / OWNER).read_text())
-        return f"process {owner['pid']} on {owner['host']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+    owner = read_json(folder / OWNER)
+    is_known = isinstance(owner, dict) and {"pid", "host"} <= owner.keys()
+    return f"process {owner['pid']} on {owner['host']}" if is_known else "another process"
 
 
 def _make_room(folder: Path, overwrite: bool) -> None:

@@ -21,7 +21,7 @@ import yaml
 
 from ralseg import __version__, imports, run_folder
 from ralseg.errors import ConfigError, RalsegError
-from ralseg.files import file_hash, write_atomically
+from ralseg.files import file_hash, read_json, write_atomically
 from ralseg.find_policy import policy_identity, policy_tag
 from ralseg.interrupts import Interrupted, interrupts
 from ralseg.shipped import find_config
@@ -121,20 +121,16 @@ class Cell:
 
     def note(self) -> dict[str, Any] | None:
         """What was noted when the cell was started in this folder."""
-        try:
-            found = json.loads((self.folder / CELL).read_text())
-        except (OSError, ValueError):
-            return None
+        found = read_json(self.folder / CELL)
         return found if isinstance(found, dict) else None
 
     def result(self, of_any_options: bool = False) -> dict[str, Any] | None:
         """Its result, if it has been finished with these very options, or with any."""
-        note, report = self.note(), self.folder / RESULT
-        if note is None or not report.is_file():
+        note, found = self.note(), read_json(self.folder / RESULT)
+        if note is None or not isinstance(found, dict):
             return None
         if note.get("identity") != self.identity() and not of_any_options:
             return None
-        found: dict[str, Any] = json.loads(report.read_text())
         return found | {"method": self.method}
 
     def arguments(self) -> list[str]:

@@ -160,6 +160,19 @@ def test_what_the_store_will_never_take_blocks_nothing(tmp_path, store):
     assert store.statuses == ["FAILED"]
 
 
+def test_no_password_is_written_anywhere(tmp_path, store, monkeypatch, caplog):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:geheim@127.0.0.1:9/x")
+    logger = RunLogger(str(tmp_path))
+    log_steps(logger, 0, 3, 0.01)
+    store.is_up = False
+    log_steps(logger, 3, 6, 0.01)
+    logger.finalize("success")
+    kept = [path.read_text() for path in tmp_path.iterdir()]
+    assert len(kept) == 2
+    assert "geheim" not in "".join([caplog.text, *kept])
+    assert "http://127.0.0.1:9/x" in caplog.text
+
+
 def test_a_damaged_file_of_unsent_events_is_passed_over(tmp_path, store, caplog):
     (tmp_path / "unsent.jsonl").write_text("{half")
     logger = RunLogger(str(tmp_path))

@@ -22,7 +22,7 @@ from test_loop import FIT, assert_same, everything, game, model, play
 from ralseg import run_folder
 from ralseg.checkpoints import DurableCheckpointIO, is_sound, previous_of, read_checkpoint
 from ralseg.cli import main
-from ralseg.data import Folder
+from ralseg.data import Folder, SyntheticStreets
 from ralseg.data.module import SegmentationData
 from ralseg.data.splits import SplitSizes
 from ralseg.errors import ConfigError, DataError, NotFiniteError
@@ -157,6 +157,15 @@ place = Path({str(tmp_path)!r})
 if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", place]).returncode:
     sys.exit(77)
 path = place / "last.ckpt"
+from ralseg import run_folder
+from ralseg.errors import ConfigError
+subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+try:
+    with run_folder.claimed(place, False, False):
+        pass
+except ConfigError as error:
+    print(error)
+subprocess.run(["mount", "-o", "remount,rw", place], check=True)
 DurableCheckpointIO().save_checkpoint({{"w": torch.ones(400_000)}}, path)
 try:
     DurableCheckpointIO().save_checkpoint({{"w": torch.zeros(500_000)}}, path)
@@ -171,6 +180,7 @@ assert [p.name for p in place.iterdir()] == ["last.ckpt"], list(place.iterdir())
     assert done.returncode == 0, done.stderr
     assert "last.ckpt: cannot be written (No space left on device)" in done.stdout
     assert "bytes, " in done.stdout
+    assert "nothing can be written there (Read-only file system)" in done.stdout
 
 
 def test_a_folder_that_cannot_be_written_is_refused_at_the_start(tmp_path):
@@ -340,6 +350,29 @@ def test_odd_data_give_finite_numbers(tmp_path, kind):
     trainer = play(tmp_path / "run", game(episodes=2, validation_plays=1), ralis, data=data)
     state = {**trainer.lightning_module.state_dict(), "scores": torch.tensor(trainer.fit_loop.play.history[0]["miou"])}
     assert all(value.isfinite().all() for value in state.values() if value.is_floating_point())
+
+
+def test_a_worker_that_is_killed_is_said_so(tmp_path, monkeypatch, capsys):
+    from test_cli import TINY
+
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(TINY)
+    owner = os.getpid()
+    read = SyntheticStreets.read_image
+
+    def dies(self, index):
+        if os.getpid() != owner:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read(self, index)
+
+    monkeypatch.setattr(SyntheticStreets, "read_image", dies)
+    arguments = ["pretrain", "--config", "tiny.yaml", "--data.num_workers", "1"]
+    assert main(arguments) == 1
+    message = capsys.readouterr().err
+    assert "DataLoader worker" in message
+    assert "--ckpt last" in message
+    monkeypatch.setattr(SyntheticStreets, "read_image", read)
+    assert main([*arguments, "--ckpt", "last"]) == 0
 
 
 # -- same seed, same run ---------------------------------------------------------------------------
