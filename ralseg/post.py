@@ -31,6 +31,7 @@ def connect(uri: str) -> Any:
     """A client of a store. One process at a time makes the tables of a new SQLite file: two would collide."""
     from mlflow.tracking import MlflowClient
 
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # that tables are made is no news
     if not uri.startswith("sqlite:///"):
         return MlflowClient(uri)
     store = Path(uri.removeprefix("sqlite:///"))
