@@ -128,9 +128,12 @@ class AcquireTrainer(GameTrainer):
                 return None
             if self.fast_dev_run:
                 return None
-            result = self._train_at_budgets(model, datamodule, folder)
-            for logger in self._run_loggers():
-                logger.finalize("success")
+            try:
+                result = self._train_at_budgets(model, datamodule, folder)
+            except BaseException:
+                self._finalize("failed")
+                raise
+            self._finalize("success")
         Console(width=120).print(result_table(result))
         console.print(f"selection: {folder / 'selection.csv'}\nresult: {folder / RESULT}")
         return result
@@ -189,6 +192,10 @@ class AcquireTrainer(GameTrainer):
         done = self._make_acquisition(model, data)
         done.load_state_dict(saved["loops"]["fit_loop"]["state_dict"]["play"])
         return done
+
+    def _finalize(self, status: str) -> None:
+        for logger in self._run_loggers():
+            logger.finalize(status)
 
     def _run_loggers(self) -> list[RunLogger]:
         return [logger for logger in self.loggers if isinstance(logger, RunLogger)]

@@ -27,7 +27,8 @@ class DurableCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Write ``checkpoint`` to ``path``: all of it, or nothing; never weights that are ruined over good ones."""
         target = Path(path)
-        ruined = [name for name, value in checkpoint.get("state_dict", {}).items() if not bool(value.isfinite().all())]
+        ruined = [name for name, value in checkpoint.get("state_dict", {}).items() if not _is_finite(value)]
+        ruined += ["an optimizer's state"] if not _is_finite(checkpoint.get("optimizer_states", [])) else []
         if ruined:
             message = f"{target}: not written, for weights are not finite ({', '.join(ruined[:3])})"
             raise NotFiniteError(message, {"epoch": checkpoint.get("epoch"), "weights": ruined})
@@ -46,6 +47,14 @@ class DurableCheckpointIO(TorchCheckpointIO):
         return read_checkpoint(Path(path), map_location)
 
 
+def _is_finite(value: Any) -> bool:
+    """Whether all tensors in nested containers are finite."""
+    if isinstance(value, torch.Tensor):
+        return bool(value.isfinite().all())
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return all(map(_is_finite, inner))
+
+
 def previous_of(path: Path) -> Path:
     """Where the checkpoint before ``path`` is kept."""
     return path.with_name(f"{path.stem}.previous{path.suffix}")
@@ -54,7 +63,7 @@ def previous_of(path: Path) -> Path:
 def _keep(path: Path) -> None:
     """Give the file a second name, which takes no room until the first one gets other content."""
     if path.is_file():
-        link = path.with_name(f".{path.name}.link.part")
+        link = path.with_name(f".{path.name}.the_link.part")
         link.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # a file system without links keeps one checkpoint only
             os.link(path, link)

@@ -28,6 +28,7 @@ from ralseg.errors import ConfigError, RalsegError
 from ralseg.files import write_atomically
 from ralseg.nulls import refuse_nulls
 from ralseg.player import SegmenterPlayer
+from ralseg.post import shown
 from ralseg.ralis import Ralis
 from ralseg.segmenter import FPNSegmenter
 from ralseg.shipped import find_config
@@ -127,13 +128,6 @@ class AcquireCLI(PolicyCLI):
         """The command, with the arguments that are not the user's to give."""
         return {"acquire": {"model", "datamodule"}}
 
-    def before_instantiate_classes(self) -> None:
-        """Classes that only a configuration names are not imported."""
-        super().before_instantiate_classes()
-        config = self.config["acquire"]
-        imports.check(config["policy"], "--policy")
-        imports.check(config["oracle"], "--oracle")
-
 
 _QUIET = {"exit_on_error": False}  # raise what is wrong: the default shows ninety lines of usage before it
 
@@ -225,7 +219,7 @@ def run_compare(arguments: list[str]) -> int:
             print(shlex.join(["ralseg", "compare", *rest, "--cell", cell.title]))
         return 0
     if config.cell:
-        problem = run_cell(find_cell(make_cells(study), config.cell), run)
+        problem = run_cell(find_cell(make_cells(study), config.cell), run_as_allowed)
         if problem is not None:
             raise RalsegError(f"{config.cell}: {problem}")
         return 0
@@ -241,7 +235,7 @@ def run_compare(arguments: list[str]) -> int:
             logging.getLogger(__name__).warning("no pictures in the report: the data are not at hand (%s)", error)
             return None
 
-    return compare_study(study, parser.dump(config, skip_none=False), config.report_only, load_data, run)
+    return compare_study(study, parser.dump(config, skip_none=False), config.report_only, load_data, run_as_allowed)
 
 
 def run_dashboard(arguments: list[str]) -> int:
@@ -253,7 +247,7 @@ def run_dashboard(arguments: list[str]) -> int:
     config = parser.parse_args(arguments)
     uri = tracking_uri()
     if uri.startswith("http"):
-        print(f"MLFLOW_TRACKING_URI names a server; open {uri}")
+        print(f"MLFLOW_TRACKING_URI names a server; open {shown(uri)}")
         return 0
     store = Path(uri.removeprefix("sqlite:///"))
     if not store.is_file():
@@ -282,10 +276,16 @@ def quiet_console() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run the command that ``arguments`` begin with."""
+    return run_as_allowed(imports.take_allowed(arguments))
+
+
+def run_as_allowed(arguments: list[str]) -> int:
+    """Run a command whose arguments nobody typed: cells of a study. They are allowed what the study is."""
     quiet_console()
-    arguments = imports.take_allowed(arguments)
+    imports.restrict()
     try:
-        return _dispatch(arguments)
+        with imports.restricted():
+            return _dispatch(arguments)
     except ArgumentError as error:
         raise ConfigError(_explained(str(error), arguments[0])) from error
     except RuntimeError as error:

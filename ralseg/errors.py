@@ -43,7 +43,7 @@ class NotFiniteError(RalsegError):
 
     def __str__(self) -> str:
         """The message, and where the context is."""
-        where = f"; the step's figures are in {self.saved_to}, last.ckpt is from before it" if self.saved_to else ""
+        where = f"; the step's figures are in {self.saved_to}" if self.saved_to else ""
         return super().__str__() + where
 
 

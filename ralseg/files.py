@@ -1,10 +1,12 @@
 """Writing files so that a reader never meets half of one."""
 
+import contextlib
 import errno
 import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from PIL import Image
 from ralseg.errors import DataError
 
 _SUFFIX = ".part"
+_TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.part")  # as tempfile names them
 
 
 def write_atomically(path: Path, content: str | bytes | memoryview, before: Callable[[], None] | None = None) -> None:
@@ -51,12 +54,13 @@ def write_atomically(path: Path, content: str | bytes | memoryview, before: Call
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make a renaming outlive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Make a renaming outlive a power cut, where the file system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _why_not_written(path: Path, size: int, error: OSError) -> str:
@@ -69,9 +73,10 @@ def _why_not_written(path: Path, size: int, error: OSError) -> str:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what killed processes left half-written below ``folder``; nobody else may be writing there."""
-    for path in folder.rglob(f".*{_SUFFIX}"):
-        path.unlink(missing_ok=True)
+    """Delete what killed processes left half-written in ``folder``; nobody else may be writing there."""
+    for path in folder.glob(f".*{_SUFFIX}"):
+        if _TEMPORARY.fullmatch(path.name) and path.is_file():
+            path.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> Any:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ralseg import imports
 from ralseg.baselines import BASELINES
 from ralseg.checkpoints import read_checkpoint
 from ralseg.data.module import SegmentationData
@@ -25,7 +26,7 @@ def find_policy(name: str, options: dict[str, Any], data: SegmentationData) -> P
         options: Arguments of the class.
         data: What it will be used on; a learned policy must fit it.
     """
-    if name not in BASELINES and (name.endswith(".ckpt") or Path(name).is_file()):
+    if is_file(name):
         if options:
             raise ConfigError(f"--policy_args are for classes; {name} is a checkpoint")
         return load_policy(Path(name), data)
@@ -37,11 +38,17 @@ def find_policy(name: str, options: dict[str, Any], data: SegmentationData) -> P
     return policy
 
 
+def is_file(name: str) -> bool:
+    """Whether a policy is a checkpoint; else it is a baseline's name or a class."""
+    return name not in BASELINES and (name.endswith(".ckpt") or Path(name).is_file())
+
+
 def import_class(path: str, base: type, option: str, names: list[str]) -> Any:
     """Import a class by its dotted path; modules of the current folder are found too."""
     module_name, _, class_name = path.rpartition(".")
     if not module_name:
         raise ConfigError(f"{option} {path}: neither a file nor one of {', '.join(names)}, nor a module.Class")
+    imports.check(path, option)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)

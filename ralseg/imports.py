@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from jsonargparse import set_parsing_settings
@@ -13,10 +15,15 @@ ALWAYS = ("ralseg", "lightning.pytorch", "torch.optim", "torch.nn", "torchmetric
 _NAMED = ("--policy", "--oracle")  # what a person types there is meant to be imported
 
 
+_once_allowed: set[str] = set()
+_is_restricted = False
+
+
 def take_allowed(arguments: list[str]) -> list[str]:
     """Allow what ``--allow_import`` names, and classes after ``--policy`` and ``--oracle``; the other arguments.
 
-    Processes that this one starts are allowed the same, by the environment.
+    For what a person has typed, never for arguments that were made of a configuration. Processes that this one
+    starts are allowed the same, by the environment.
     """
     rest, named = [], allowed_by_user()
     waiting: str | None = None
@@ -39,7 +46,6 @@ def take_allowed(arguments: list[str]) -> list[str]:
         if not all(part.isidentifier() for part in module.split(".")):
             raise ConfigError(f"{FLAG} {module}: not the name of a module")
     os.environ[VARIABLE] = ",".join(dict.fromkeys(named))
-    restrict()
     return rest
 
 
@@ -49,19 +55,33 @@ def allowed_by_user() -> list[str]:
 
 
 def restrict() -> None:
-    """Make the parsers of configurations import nothing else."""
+    """Make this process import nothing else for a configuration."""
     modules = allowed_by_user()
     here = str(Path.cwd())
     if modules and here not in sys.path:
         sys.path.append(here)  # one's own modules stand where one works
-    set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=[*ALWAYS, *modules])
+    no_more = _once_allowed - set(modules)  # by an earlier command of this process: verdicts are never forgotten
+    set_parsing_settings(import_path_denylist=["*", *no_more], import_path_allowlist=[*ALWAYS, *modules])
+    _once_allowed.update(modules)
+
+
+@contextmanager
+def restricted() -> Iterator[None]:
+    """Inside, :func:`check` refuses; code that uses ralseg as a library has named its classes itself."""
+    global _is_restricted
+    outer, _is_restricted = _is_restricted, True
+    try:
+        yield
+    finally:
+        _is_restricted = outer
 
 
 def check(path: str, option: str) -> None:
-    """Refuse a dotted class path whose module nobody has allowed; names and files pass."""
-    for module in _module_of(path):
-        if not any(path.startswith(f"{allowed}.") for allowed in (*ALWAYS, *allowed_by_user())):
-            raise ConfigError(f"{option} {path}: not imported, for only a configuration names it; add {FLAG} {module}")
+    """Refuse to import a dotted path whose module nobody has allowed."""
+    is_allowed = any(path.startswith(f"{module}.") for module in (*ALWAYS, *allowed_by_user()))
+    if _is_restricted and not is_allowed:
+        module = path.rpartition(".")[0]
+        raise ConfigError(f"{option} {path}: not imported, for only a configuration names it; add {FLAG} {module}")
 
 
 def _module_of(path: str) -> list[str]:

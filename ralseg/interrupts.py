@@ -90,7 +90,8 @@ class Interrupts:
             return
         is_first, self.asked = self.asked is None, number
         for child in active_children():
-            child.terminate()
+            if not child.daemon:  # cells of a study; the workers of data loaders are daemons, and still needed
+                child.terminate()
         if self._patience is None or not is_first:
             raise Interrupted(number)
         name = signal.Signals(number).name

@@ -15,7 +15,7 @@ from mlflow.tracking import MlflowClient
 from ralseg import run_folder
 from ralseg.acquisition import AcquisitionConfig
 from ralseg.files import read_json
-from ralseg.post import connect, shown
+from ralseg.post import connect, reason, shown
 from ralseg.study import CELL, RESULT, Cell, tags_of
 from ralseg.tracking import ARTIFACTS, allowed_name, git_commit, tracking_uri
 
@@ -57,7 +57,7 @@ class Mirror:
                 "MLflow at %s failed (%s); results are safe in the study's folder, and the same command with "
                 "--report_only uploads them later",
                 shown(self.uri),
-                str(error).splitlines()[0][:200] if str(error) else type(error).__name__,
+                reason(error),
             )
             return None
 

@@ -2,23 +2,22 @@
 
 import json
 import logging
-import queue
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from ralseg.errors import RalsegError
 from ralseg.files import read_json, write_atomically
 
 log = logging.getLogger(__name__)
 UNSENT, RUN = "unsent.jsonl", "mlflow.json"
 RETRY_SECONDS = 30.0
-CLOSE_SECONDS = 20.0
 _BATCH = 1000  # metrics in one call: MLflow's limit
 _PARAMS = 100
 _REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS")
@@ -42,9 +41,15 @@ def connect(uri: str) -> Any:
         return client
 
 
-def shown(uri: str) -> str:
-    """A store's address without the password that may be in it."""
-    return re.sub(r"//[^/@]*@", "//", uri)
+def shown(text: str) -> str:
+    """A store's address, or a message with one in it, without the password."""
+    return re.sub(r"//[^/\s]*@", "//", text)
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, in a line that can be shown."""
+    lines = str(error).splitlines()
+    return shown(lines[0][:200]) if lines else type(error).__name__
 
 
 class Post:
@@ -62,35 +67,33 @@ class Post:
     def __init__(self, folder: Path, uri: str, make_run: Callable[[Any], str]) -> None:
         self.folder, self.uri, self._make_run = folder, uri, make_run
         self.run_id: str | None = None
-        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._unsent: list[Event] = []
         self._client: Any = None
-        self._is_away, self._retry_at = False, 0.0
+        self._changed = threading.Condition()  # guards all that follows
+        self._pending: deque[Event] = deque()
+        self._thread: threading.Thread | None = None
+        self._is_away, self._retry_at, self._tries = False, 0.0, 0
+        self._on_disk = 0  # pending events that the file holds, from the first on
 
     def put(self, event: Event) -> None:
         """Have an event sent. Returns at once."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="ralseg-post", daemon=True)
-            self._thread.start()
-        self._events.put(event)
+        with self._changed:
+            if self._thread is None:
+                self._pending.extend(self._read_file())
+                self._on_disk = len(self._pending)
+                self._thread = threading.Thread(target=self._work, name="ralseg-post", daemon=True)
+                self._thread.start()
+            self._pending.append(event)
+            self._changed.notify_all()
 
-    def close(self) -> None:
-        """Wait until all is sent, or kept on disk; a store that hangs is not waited for longer than 20 s."""
-        if self._thread is not None:
-            self._events.put(None)
-            self._thread.join(CLOSE_SECONDS)
-            if self._thread.is_alive():
+    def flush(self, seconds: float) -> None:
+        """Wait until all is sent, or has been tried once more; what is not sent by then is on disk."""
+        with self._changed:
+            self._retry_at, before = 0.0, self._tries
+            self._changed.notify_all()
+            is_told = self._changed.wait_for(lambda: not self._pending or self._tries > before, seconds)
+            self._write_file()
+            if not is_told:
                 log.warning("MLflow at %s does not answer; what it was not told is in %s", shown(self.uri), self._file)
-                self._unsent += self._drained()
-                self._write_unsent()
-            self._thread = None
-
-    def _drained(self) -> list[Event]:
-        events = []
-        while not self._events.empty():
-            events.append(self._events.get())
-        return [event for event in events if event is not None]
 
     @property
     def _file(self) -> Path:
@@ -99,53 +102,68 @@ class Post:
     # -- in the thread ---------------------------------------------------------------------------
 
     def _work(self) -> None:
-        self._unsent = self._read_unsent()
-        open_for_more = True
-        while open_for_more:
-            event = self._events.get()
-            open_for_more = event is not None
-            self._unsent += [event] if event is not None else []
-            if open_for_more and not self._events.empty():
-                continue  # metrics that follow each other go together
-            if not self._is_away or time.monotonic() >= self._retry_at or not open_for_more:
-                self._try_to_send()
-            if self._is_away:
-                self._write_unsent()
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._has_work, RETRY_SECONDS if self._is_away else None)
+                if self._is_away:
+                    self._write_file()
+                if not self._pending or (self._is_away and time.monotonic() < self._retry_at):
+                    continue
+                events = self._next_batch()
+            problem = self._try_to_send(events)
+            with self._changed:
+                if problem is None:
+                    for _ in events:
+                        self._pending.popleft()
+                    self._on_disk = max(self._on_disk - len(events), 0)
+                    self._is_away = False
+                    if not self._pending:
+                        self._file.unlink(missing_ok=True)
+                else:
+                    self._note_absence(problem)
+                self._changed.notify_all()
 
-    def _try_to_send(self) -> None:
+    def _has_work(self) -> bool:
+        if self._is_away:
+            return len(self._pending) > self._on_disk or time.monotonic() >= self._retry_at
+        return bool(self._pending)
+
+    def _next_batch(self) -> list[Event]:
+        """The first event; where it holds metrics, those that follow it go with it."""
+        total = 0
+        events: list[Event] = []
+        for event in self._pending:
+            total += len(event.get("metrics", ()))
+            if events and ("metrics" not in event or total > _BATCH):
+                break
+            events.append(event)
+            if "metrics" not in event:
+                break
+        return events
+
+    def _note_absence(self, problem: Exception) -> None:
+        if not self._is_away:
+            log.warning(
+                "MLflow at %s failed (%s); the run goes on, and what MLflow was not told is kept in %s until it "
+                "answers again, now or when the run is given again with --ckpt last",
+                shown(self.uri),
+                reason(problem),
+                self._file,
+            )
+        self._tries += 1
+        self._is_away, self._retry_at = True, time.monotonic() + RETRY_SECONDS
+        self._write_file()
+
+    def _try_to_send(self, events: list[Event]) -> Exception | None:
+        """Send events that belong together; what is wrong with the store, if anything."""
         try:
-            self._send_all()
-            self._is_away = False
-            self._file.unlink(missing_ok=True)
+            self._send_or_drop(self._connected(), events)
         except Exception as error:  # whatever the store or the network raise
-            if not self._is_away:
-                reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-                log.warning(
-                    "MLflow at %s failed (%s); the run goes on, and what MLflow was not told is kept in %s until it "
-                    "answers again, now or when the run is given again with --ckpt last",
-                    shown(self.uri),
-                    reason,
-                    self._file,
-                )
-            self._is_away, self._retry_at = True, time.monotonic() + RETRY_SECONDS
-
-    def _send_all(self) -> None:
-        """Send the unsent events, each removed when it has arrived; metrics that follow each other go together."""
-        client = self._connected()
-        while self._unsent:
-            count = 1
-            if "metrics" in self._unsent[0]:
-                total = 0
-                for count, event in enumerate(self._unsent, 1):
-                    total += len(event.get("metrics", ()))
-                    if "metrics" not in event or total > _BATCH:
-                        count = max(count - 1, 1)
-                        break
-            self._send_or_drop(client, self._unsent[:count])
-            del self._unsent[:count]
+            return error
+        return None
 
     def _send_or_drop(self, client: Any, events: list[Event]) -> None:
-        """An event that MLflow will never take must not block those behind it."""
+        """What MLflow will never take is dropped, but neither what came with it nor what comes after."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -153,7 +171,12 @@ class Post:
         except MlflowException as error:
             if error.error_code not in _REFUSALS:
                 raise
-            log.warning("MLflow refuses %s: %s", sorted(events[0]), str(error).splitlines()[0][:200])
+            single = _in_pieces(events)
+            if len(single) > 1:
+                for event in single:
+                    self._send_or_drop(client, [event])
+            else:
+                log.warning("MLflow refuses %s: %s", single[0], reason(error))
 
     def _send(self, client: Any, events: list[Event]) -> None:
         from mlflow.entities import Metric, Param
@@ -161,9 +184,7 @@ class Post:
         run_id, first = self.run_id, events[0]
         if "metrics" in first:
             metrics = [
-                Metric(name, value, event["time"], event["step"])
-                for event in events
-                for name, value in event["metrics"].items()
+                Metric(n, v, event["time"], event["step"]) for event in events for n, v in event["metrics"].items()
             ]
             for start in range(0, len(metrics), _BATCH):
                 client.log_batch(run_id, metrics=metrics[start : start + _BATCH])
@@ -174,11 +195,10 @@ class Post:
         elif "file" in first:
             if Path(first["file"]).is_file():
                 client.log_artifact(run_id, first["file"])
-        elif "status" in first:
-            if first["status"] == "RUNNING":
-                client.update_run(run_id, "RUNNING")
-            else:
-                client.set_terminated(run_id, first["status"])
+        elif first["status"] == "RUNNING":
+            client.update_run(run_id, "RUNNING")
+        else:
+            client.set_terminated(run_id, first["status"])
 
     def _connected(self) -> Any:
         """The client; the run is made, or found again, when the store first answers."""
@@ -204,17 +224,42 @@ class Post:
             raise
         return str(note["run_id"])
 
-    def _read_unsent(self) -> list[Event]:
-        try:
-            return [json.loads(line) for line in self._file.read_text(encoding="utf-8").splitlines()]
-        except FileNotFoundError:
-            return []
-        except ValueError:
-            log.warning("%s is damaged and passed over: MLflow misses some of the run's figures", self._file)
-            return []
+    # -- the file of unsent events, one a line ---------------------------------------------------
 
-    def _write_unsent(self) -> None:
+    def _read_file(self) -> list[Event]:
         try:
-            write_atomically(self._file, "".join(f"{json.dumps(event)}\n" for event in self._unsent))
-        except RalsegError as error:
-            log.warning("%s", error)
+            lines = self._file.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return []
+        events = []
+        for line in lines:
+            try:
+                events.append(json.loads(line))
+            except ValueError:  # the last one, of a process that was killed while it wrote
+                log.warning("%s: a damaged line is passed over: MLflow misses some of the run's figures", self._file)
+        return events
+
+    def _write_file(self) -> None:
+        """Add what is not in the file yet. Sent events may stay in it until the last one is sent: twice is no harm."""
+        new = list(islice(self._pending, self._on_disk, None))
+        if not new:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a", encoding="utf-8") as file:
+                file.writelines(f"{json.dumps(event)}\n" for event in new)
+            self._on_disk = len(self._pending)
+        except OSError as error:
+            log.warning("%s: cannot be written (%s)", self._file, error.strerror)
+
+
+def _in_pieces(events: list[Event]) -> list[Event]:
+    """The same events with one metric or parameter each."""
+    pieces = []
+    for event in events:
+        for kind in ("metrics", "params"):
+            if kind in event:
+                pieces += [event | {kind: {name: value}} for name, value in event[kind].items()]
+        if not {"metrics", "params"} & event.keys():
+            pieces.append(event)
+    return pieces

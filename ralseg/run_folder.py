@@ -12,14 +12,14 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ralseg.checkpoints import is_sound, previous_of
-from ralseg.errors import ConfigError
+from ralseg.errors import ConfigError, DataError
 from ralseg.files import read_json, remove_leftovers, write_atomically
 
 log = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
 LOCK, OWNER = ".lock", ".owner.json"
-LOCK_SECONDS = 10.0
-"""How long to wait for a process that is just ending, or whose data-loader workers are."""
+LOCK_SECONDS = 20.0
+"""How long to wait for a process that is just ending: a cell whose study was killed, data-loader workers."""
 _OWN = (
     *(CHECKPOINTS, "splits.json", "config*.yaml", "test*.json", "problem*.json", "mlflow.json", "unsent.jsonl"),
     *("episodes", "history.json", "learning_curve.png"),
@@ -41,6 +41,18 @@ def claimed(folder: Path, resume: bool, overwrite: bool) -> Iterator[None]:
         resume: The run goes on from its last checkpoint; everything stays.
         overwrite: Delete what an earlier run left (only files that ralseg writes).
     """
+    with locked(folder):
+        write_atomically(folder / OWNER, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}) + "\n")
+        if not resume and any((folder / CHECKPOINTS).glob("*.ckpt")):
+            _make_room(folder, overwrite)
+        for place in (folder, *_own_folders(folder)):
+            remove_leftovers(place)
+        yield
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of ``folder``; the system lets go of the lock when this process dies."""
     _make(folder)
     lock = FileLock(folder / LOCK)
     try:
@@ -53,13 +65,17 @@ def claimed(folder: Path, resume: bool, overwrite: bool) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(f"{folder}: nothing can be written there ({error.strerror})") from error
     try:
-        write_atomically(folder / OWNER, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}) + "\n")
-        if not resume and any((folder / CHECKPOINTS).glob("*.ckpt")):
-            _make_room(folder, overwrite)
-        remove_leftovers(folder)
         yield
     finally:
         lock.release()
+
+
+def _own_folders(folder: Path) -> Iterator[Path]:
+    """The folders that ralseg makes below a run's."""
+    for pattern in _OWN:
+        for path in folder.glob(pattern):
+            if path.is_dir() and not path.is_symlink():
+                yield from (path, *(inner for inner in path.rglob("*") if inner.is_dir()))
 
 
 def _make(folder: Path) -> None:
@@ -103,7 +119,9 @@ def resume_point(folder: Path, ckpt: str | None) -> str | None:
     if before.is_file() and is_sound(before):
         log.warning("%s is missing or damaged; going on from %s, the one before it", path, before.name)
         return str(before)
-    return str(path) if path.is_file() else None
+    if path.is_file() or before.is_file():
+        raise DataError(f"{path}: damaged, and so is the one before it; start anew with --trainer.overwrite true")
+    return None
 
 
 def numbered(folder: Path, stem: str, suffix: str) -> Path:

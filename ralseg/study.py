@@ -20,9 +20,10 @@ from typing import Any
 import yaml
 
 from ralseg import __version__, imports, run_folder
+from ralseg.baselines import BASELINES
 from ralseg.errors import ConfigError, RalsegError
 from ralseg.files import file_hash, read_json, write_atomically
-from ralseg.find_policy import policy_identity, policy_tag
+from ralseg.find_policy import is_file, policy_identity, policy_tag
 from ralseg.interrupts import Interrupted, interrupts
 from ralseg.shipped import find_config
 
@@ -171,7 +172,8 @@ def make_cells(config: StudyConfig, files_must_exist: bool = True) -> list[Cell]
             policy = policy.format(seed=seed)
             if files_must_exist and policy.endswith(".ckpt") and not Path(policy).is_file():
                 raise ConfigError(f"methods.{method}: no policy at {policy!r}; `ralseg fit` makes them")
-            imports.check(policy, f"methods.{method}")
+            if policy not in BASELINES and not is_file(policy):
+                imports.check(policy, f"methods.{method}")
             folder = Path(config.folder) / "cells" / method / f"seed{seed}"
             cells.append(Cell(method, seed, folder, acquire, policy, options))
     return cells
@@ -196,7 +198,8 @@ def run_cell(cell: Cell, run_command: RunCommand) -> str | None:
     if cell.folder.is_dir() and any(cell.folder.iterdir()) and (note or {}).get("identity") != identity:
         # of other options: it may not be gone on with, nor be lost
         aside = cell.folder.with_name(f"{cell.folder.name}.before-{identity}")
-        cell.folder.rename(run_folder.numbered(aside.parent, aside.name, ""))
+        with run_folder.locked(cell.folder):  # not from under a process that works there
+            cell.folder.rename(run_folder.numbered(aside.parent, aside.name, ""))
     content = {"identity": identity, "method": cell.method, "seed": cell.seed, "command": cell.command()}
     write_atomically(cell.folder / CELL, json.dumps(content, indent=1) + "\n")
     try:
@@ -212,8 +215,6 @@ def _work(cell: Cell, threads: int, run_command: RunCommand) -> str | None:
     """Run a cell in a worker process, its output in its log."""
     import torch
 
-    if interrupts.asked is not None:  # in an earlier cell of this process
-        raise Interrupted(interrupts.asked)
     torch.set_num_threads(threads)
     cell.log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -221,7 +222,11 @@ def _work(cell: Cell, threads: int, run_command: RunCommand) -> str | None:
     with cell.log.open("a") as log, interrupts.handled(ignore_keyboard=True):
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-        return run_cell(cell, run_command)
+        try:
+            return run_cell(cell, run_command)
+        except Interrupted as error:
+            print(error, file=sys.stderr, flush=True)
+            os._exit(error.exit_code)  # no other cell for this process
 
 
 def _follow_parent() -> None:
@@ -284,10 +289,6 @@ def _through_pool(cells: list[Cell], jobs: int, run_command: RunCommand) -> Iter
                 yield futures[future], future.result()
             except BrokenProcessPool:
                 yield futures[future], _DIED
-            except Interrupted as error:
-                if interrupts.asked is not None:
-                    raise
-                yield futures[future], str(error)  # someone stopped this one process
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -19,6 +19,8 @@ from ralseg.post import Post
 STORE = "mlflow.db"
 ARTIFACTS = "mlartifacts"
 _LONGEST = 6000  # characters of a parameter
+FLUSH_SECONDS, HURRIED_SECONDS = 20.0, 1.5
+"""How long a run that ends waits for MLflow, and one that was told to leave; the rest is kept on disk."""
 
 
 def tracking_uri(folder: Path | None = None) -> str:
@@ -28,7 +30,7 @@ def tracking_uri(folder: Path | None = None) -> str:
 
 def allowed_name(name: str) -> str:
     """A metric's name as MLflow takes it; class names may hold anything."""
-    return re.sub(r"[^A-Za-z0-9_/. -]", "_", name)
+    return re.sub(r"[^A-Za-z0-9_/. -]", "_", name)[:250]
 
 
 class RunLogger(Logger):
@@ -110,8 +112,9 @@ class RunLogger(Logger):
         if self._is_part and is_well:
             return
         state = "FINISHED" if is_well else "FAILED"
-        self.post.put({"status": "KILLED" if interrupts.asked is not None else state})
-        self.post.close()
+        is_killed = interrupts.asked is not None
+        self.post.put({"status": "KILLED" if is_killed else state})
+        self.post.flush(HURRIED_SECONDS if is_killed else FLUSH_SECONDS)
 
 
 def git_commit() -> str:

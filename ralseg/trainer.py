@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,11 @@ class RunTrainer(pl.Trainer):
         """
         folder = Path(self.default_root_dir)
         path = run_folder.find_checkpoint(folder, ckpt or ckpt_path or "best")
-        results = super().test(model, dataloaders, path, verbose, datamodule, weights_only)
+        lock: AbstractContextManager[None] = (
+            nullcontext() if self.fast_dev_run or not self.is_global_zero else run_folder.locked(folder)
+        )
+        with lock:  # MLflow's run of this folder is shared with nobody
+            results = super().test(model, dataloaders, path, verbose, datamodule, weights_only)
         if isinstance(model, FPNSegmenter) and self.is_global_zero:
             scores = {name: float(value) for name, value in results[0].items()}
             Console().print(iou_table(scores, model.class_names))

@@ -20,7 +20,9 @@ def kill(*arguments):
 
 @pytest.mark.parametrize("command", ["fit", "acquire", "pretrain"])
 def test_a_killed_run_ends_like_one_that_was_not(command):
-    assert kill(command, "--trials", "2").count("the same") == 2
+    said = kill(command, "--trials", "2")
+    assert said.count("the same") == 2
+    assert said.count("too late") < 2
 
 
 def test_a_killed_study_ends_like_one_that_was_not():
@@ -29,7 +31,9 @@ def test_a_killed_study_ends_like_one_that_was_not():
 
 @pytest.mark.parametrize(("command", "name"), [("fit", "TERM"), ("acquire", "INT"), ("pretrain", "TERM")])
 def test_a_run_that_is_asked_to_stop_saves_and_says_so(command, name):
-    assert kill(command, "--signal", name, "--seed", "1").count("the same") == 1
+    said = kill(command, "--signal", name, "--seed", "1")
+    assert said.count("the same") == 1
+    assert "too late" not in said
 
 
 FAULTS = [

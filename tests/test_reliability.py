@@ -1,6 +1,7 @@
 """Faults other than kills: damaged files, full disks, second processes, signals, numbers that are none."""
 
 import json
+import multiprocessing
 import os
 import pickle
 import resource
@@ -44,6 +45,14 @@ def damage(path: Path, how: str) -> None:
         content[len(content) // 2] ^= 1  # one bit of some tensor
     path.unlink()  # the file before it may be a second name of this one
     path.write_bytes(content)
+
+
+def test_two_damaged_checkpoints_are_not_taken_for_none(tmp_path):
+    play(tmp_path, game(), max_epochs=4, checkpoint_every=1)
+    (tmp_path / LAST).unlink()
+    damage(previous_of(tmp_path / LAST), "truncated")
+    with pytest.raises(DataError, match="and so is the one before it"):
+        play(tmp_path, game(), ckpt="last")
 
 
 # -- checkpoints -----------------------------------------------------------------------------------
@@ -127,24 +136,27 @@ read_checkpoint(Path('{path}'))
 # -- disks and folders -----------------------------------------------------------------------------
 
 
-def small_files_only():
+def small_files_only() -> None:
+    """As if a quota were reached."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
 
 
-def test_a_full_disk_loses_nothing(tmp_path):
-    Path(tmp_path / "fit.yaml").write_text(FIT.replace("logger: false", "logger: false\n  checkpoint_every: 1"))
-    command = [sys.executable, "-m", "ralseg", "fit", "--config", "fit.yaml", "--ckpt", "last"]
-    first = [*command, "--trainer.max_epochs", "3"]
-    assert subprocess.run(first, cwd=tmp_path, capture_output=True).returncode == 0
-    before = (tmp_path / "run" / LAST).read_bytes()
-    full = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, preexec_fn=small_files_only)
-    assert full.returncode == 3
-    assert "last.ckpt: cannot be written (File too large)" in full.stderr
-    assert "make room, then go on with --ckpt last" in full.stderr
-    assert "Traceback" not in full.stderr
-    assert (tmp_path / "run" / LAST).read_bytes() == before
+def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("fit.yaml").write_text(FIT.replace("logger: false", "logger: false\n  checkpoint_every: 1"))
+    command = ["fit", "--config", "fit.yaml", "--ckpt", "last"]
+    assert main([*command, "--trainer.max_epochs", "3"]) == 0
+    before = Path("run", LAST).read_bytes()
+    limited = [sys.executable, "-m", "ralseg", *command]
+    full = subprocess.run(limited, capture_output=True, text=True, preexec_fn=small_files_only)
+    said = full.stderr
+    assert full.returncode == 3, said
+    assert "last.ckpt: cannot be written (File too large)" in said
+    assert "make room, then go on with --ckpt last" in said
+    assert "Traceback" not in said
+    assert Path("run", LAST).read_bytes() == before
     assert not list(tmp_path.rglob("*.part"))
-    assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == 0
+    assert main(command) == 0
 
 
 def test_a_disk_that_is_really_full(tmp_path):
@@ -193,10 +205,14 @@ def test_a_folder_that_cannot_be_written_is_refused_at_the_start(tmp_path):
 
 def test_what_a_killed_process_left_is_removed(tmp_path):
     (tmp_path / "checkpoints").mkdir()
-    left = tmp_path / "checkpoints" / ".last.ckpt.abc.part"
-    left.write_text("half")
+    left = tmp_path / "checkpoints" / ".last.ckpt.abc_def1.part"
+    others = [tmp_path / ".mine.part", tmp_path / "other_run" / ".last.ckpt.abc_def1.part"]
+    others[1].parent.mkdir()
+    for path in (left, *others):
+        path.write_text("half")
     with run_folder.claimed(tmp_path, resume=True, overwrite=False):
         assert not left.exists()
+    assert all(path.exists() for path in others)
 
 
 HOLD = """
@@ -446,6 +462,25 @@ def test_aliases_in_yaml_do_not_grow(tmp_path):
 
 # -- what a configuration may name -----------------------------------------------------------------
 
+
+def test_workers_outlive_a_signal_until_the_epoch_ends():
+    """SIGTERM must not be passed on to data-loader workers, which the rest of the epoch needs."""
+    interrupts = Interrupts()
+    context = multiprocessing.get_context("fork")
+    worker, cell = (context.Process(target=time.sleep, args=(30,), daemon=daemon) for daemon in (True, False))
+    with interrupts.handled():
+        worker.start()
+        cell.start()
+        interrupts.be_patient(60)
+        time.sleep(0.2)
+        signal.raise_signal(signal.SIGTERM)
+        cell.join(10)
+        assert cell.exitcode == -signal.SIGTERM
+        assert worker.is_alive()
+        worker.kill()
+        interrupts.be_impatient()
+
+
 CALLS = {
     "a class": "{class_path: subprocess.Popen, init_args: {args: [touch, marker]}}",
     "a function": "os.system",
@@ -465,6 +500,41 @@ def test_a_configuration_cannot_import_what_nobody_named(tmp_path, monkeypatch, 
     Path("evil.yaml").write_text(TINY.replace(optimizer, value))
     assert main(["pretrain", "--config", "evil.yaml"]) == 2
     assert "does not import unasked; if you trust it, add --allow_import" in capsys.readouterr().err
+    assert not Path("marker").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("policy: my-evil.Mine", "my-evil.py"),
+        ("policy: evil.Mine", "evil.py"),
+        ("policy: uniform\noracle: evil.ckpt", "evil.py"),
+        ("policy: uniform\noracle: evil.Mine", "evil.py"),
+    ],
+)
+def test_policies_and_oracles_of_a_configuration_are_not_imported(tmp_path, monkeypatch, capsys, text, name):
+    from kills import CONFIGS, DATA
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RALSEG_ALLOW_IMPORT", "")
+    Path(name).write_text("open('marker', 'w')\n")
+    Path("evil.Mine").write_text("")  # a file of that name makes no difference
+    Path("acquire.yaml").write_text(f"{text}\n" + CONFIGS["acquire"] + DATA)
+    arguments = ["acquire", "--config", "acquire.yaml", "--trainer.fast_dev_run", "true", "--trainer.logger", "false"]
+    assert main(arguments) in (2, 3)
+    assert not Path("marker").exists()
+
+
+@pytest.mark.parametrize("options", ["{oracle: evil.Mine}", "{policy: evil.Mine}", "{allow_import: evil}"])
+def test_a_study_cannot_allow_itself_anything(tmp_path, monkeypatch, options):
+    from kills import COMPARE, CONFIGS, DATA
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RALSEG_ALLOW_IMPORT", "")
+    Path("evil.py").write_text("open('marker', 'w')\n")
+    Path("acquire.yaml").write_text(CONFIGS["acquire"] + DATA)
+    Path("compare.yaml").write_text(COMPARE + f"options: {options}\n")
+    assert main(["compare", "--config", "compare.yaml", "--cell", "uniform/seed0"]) != 0
     assert not Path("marker").exists()
 
 
