@@ -115,6 +115,16 @@ class Coreset(Policy):
         return torch.cat(parts).reshape(points.shape[:-1])
 
 
+class ExpectedInfluence(Policy):
+    """The largest gain for the reward set that the network expects of a region's labels ("ours")."""
+
+    needs = Needs(measures=("expected_influence",))
+
+    def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Expected gain, losses counted as nothing."""
+        return observation.measures["expected_influence"][..., 1]
+
+
 BASELINES: dict[str, type[Policy]] = {
     "uniform": Uniform,
     "entropy": Entropy,
@@ -124,4 +134,5 @@ BASELINES: dict[str, type[Policy]] = {
     "coreset": Coreset,
     "power_bald": PowerBald,
     "class_balanced_entropy": ClassBalancedEntropy,
+    "expected_influence": ExpectedInfluence,
 }

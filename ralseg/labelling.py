@@ -15,7 +15,9 @@ from ralseg.checkpoints import read_checkpoint
 from ralseg.data.module import SegmentationData
 from ralseg.errors import NotFiniteError, RalsegError
 from ralseg.features import class_histogram
+from ralseg.influence import reward_direction
 from ralseg.ledger import RegionLedger
+from ralseg.measures import NEED_DIRECTION, Hints
 from ralseg.oracle import Oracle, RevealedLabels
 from ralseg.player import SegmenterPlayer
 from ralseg.policies import Needs, Policy
@@ -158,22 +160,28 @@ class Labelling(ABC):
         kind, *numbers = self.counters()
         return stream_seed(self.data.seed, f"{kind} {name}", *numbers)
 
-    def look_at(self, pools: Tensor, needs: Needs, picks: int = 1) -> Observation:
+    def look_at(self, pools: Tensor, needs: Needs, picks: int = 1, labels: Tensor | None = None) -> Observation:
         """Steps 1 and 2: look at the state set and at the candidates, each image once.
 
         Args:
             pools: [K, N] candidates.
             needs: What the policy asks for.
             picks: Regions that will be taken from each pool.
+            labels: [K * N, height, width] of the candidates, for measures that teach.
         """
         data, kind = self.data, needs.representation
         labelled = self.labelled_histograms()
         with self.timed("state"):
             state = self._look_at_state_set(needs)
+        direction = None
+        if NEED_DIRECTION & set(needs.measures):
+            with self.timed("reward direction"):
+                direction = reward_direction(self.segmenter, data)
         with self.timed("candidates"):
             found = look_at_regions(
                 self.segmenter, data.images, data.splits[self.set_name], data.grid, kind.pooling if kind else None,
                 pools.flatten(), data.eval_batch_size, needs.measures, self.stream("measures"),
+                Hints(direction, labels),
             )  # fmt: skip
             known = self._look_at_labelled(needs)
         with self.timed("features"):

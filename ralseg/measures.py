@@ -14,11 +14,20 @@ from torch.nn import functional
 
 from ralseg.errors import ConfigError
 from ralseg.features import entropy_map
+from ralseg.influence import coarse_alignment, influence, prospects, value_by_class
 from ralseg.regions import RegionGrid
 from ralseg.segmenter import FPNSegmenter, predicted_classes
 
 BALD_SAMPLES = 20
 """Dropout masks that BALD looks through (paper)."""
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What some measures need to know beside the images."""
+
+    direction: Tensor | None = None  # [C, D + 1] where the reward set's loss rises, see ``influence.py``
+    labels: Tensor | None = None  # [R, height, width] of the regions asked about; for teachers only
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,7 @@ class Glance:
     image: Tensor  # [r] position in the batch
     cell: Tensor  # [r]
     generator: torch.Generator  # for dropout; on the CPU
+    hints: "Hints"
 
     def regions_of(self, maps: Tensor) -> Tensor:
         """Cut maps [b, ..., H, W] at the regions: [r, ..., h, w]."""
@@ -95,7 +105,34 @@ def bald(glance: Glance, samples: int = BALD_SAMPLES) -> Tensor:
     return (entropy_of_mean - own_entropy).flatten(1).mean(1).clamp(min=0)
 
 
+def _values(glance: Glance) -> Tensor:
+    """What each pixel's label would be worth by its class: [r, C, h, w]."""
+    assert glance.hints.direction is not None
+    segmenter, grid = glance.segmenter, glance.grid
+    coarse = coarse_alignment(glance.merged, glance.hints.direction)
+    alignment = glance.regions_of(segmenter.upsample(coarse, grid.height, grid.width, segmenter.label_stride))
+    return value_by_class(glance.logits, alignment, segmenter.class_weight)
+
+
+def expected_influence(glance: Glance) -> Tensor:
+    """What the network expects the region's labels to be worth for the reward set: [r, 4]."""
+    return prospects(_values(glance), glance.logits)
+
+
+def true_influence(glance: Glance) -> Tensor:
+    """What the region's labels are worth for the reward set: [r]. Needs the labels, so it can only teach."""
+    assert glance.hints.labels is not None
+    stride = glance.segmenter.label_stride
+    return influence(_values(glance), glance.hints.labels[:, ::stride, ::stride])
+
+
 MEASURES: dict[str, Measure] = {
-    measure.__name__: measure for measure in (margin, confidence, probability, class_entropy, embedding, bald)
+    measure.__name__: measure
+    for measure in (
+        *(margin, confidence, probability, class_entropy, embedding, bald),
+        *(expected_influence, true_influence),
+    )
 }
 """All measures by name; a policy lists those it reads in ``measures``."""
+NEED_DIRECTION = {"expected_influence", "true_influence"}
+"""Measures for which the reward set must be looked at too."""

@@ -1,7 +1,7 @@
 """A game being played: what is labelled, what the agent sees, what it remembers."""
 
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ from ralseg.baselines import BASELINES
 from ralseg.curves import finished_rounds, validation_metrics
 from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError, NotFiniteError, PoolExhausted
+from ralseg.features import standardised
 from ralseg.game import Episode, GameConfig, PlayedStep, RewardStatistics, pay, plan_episodes, remember
 from ralseg.labelling import Labelling
 from ralseg.policies import Learned, Perturbed, Policy, choose
 from ralseg.ralis import Ralis
 from ralseg.randomness import stream
-from ralseg.replay import ReplayBuffer, StepMemory, memory_state
+from ralseg.replay import ReplayBuffer, StepMemory
 
 SET = "train_set"
 
@@ -92,7 +93,16 @@ class Play(Labelling):
         """Steps 1 and 2: look at the state set, draw the pools, describe their regions."""
         num_pools = min(self.config.regions_per_step, self.config.budget - len(self.ledger))
         pools = self.ledger.draw_pools(num_pools, self.config.pool_size, self.stream("pools"))
-        self.observation = self.look_at(pools, Learned(self.ralis.query).needs)
+        needs, labels = Learned(self.ralis.query).needs, None
+        if self._is_taught:  # the train set's labels are known: what each candidate is worth can be told
+            needs = replace(needs, measures=(*needs.measures, "true_influence"))
+            labels = self.oracle.label(pools.flatten())
+        self.observation = self.look_at(pools, needs, labels=labels)
+
+    @property
+    def _is_taught(self) -> bool:
+        """Whether candidates' worth is told instead of being learned from rewards."""
+        return self.ralis.query.credit == "influence" and self.episode.kind == "train"
 
     def policy(self) -> Policy:
         """Who plays this episode."""
@@ -135,7 +145,11 @@ class Play(Labelling):
             if not self.ralis.query.bootstrap:  # nobody will ask what else was in the pools
                 actions, picked = actions[rows, picked][:, None], torch.zeros_like(picked)
             played = PlayedStep(self.episode.member, self.step, gain, seen.state, actions, picked)
-            self.block_steps.append(played)
+            if self._is_taught:
+                worth = standardised(seen.measures["true_influence"].flatten()[:, None])[:, 0]
+                self.lesson = StepMemory(seen.state, seen.actions.flatten(0, 1), worth, 0.0)
+            else:
+                self.block_steps.append(played)
             self.training_steps += 1
         super().receive(miou)
 
@@ -163,14 +177,16 @@ class Play(Labelling):
     def _new_memories(self) -> list[StepMemory]:
         """What can be remembered now: the step, or at the end of a block all of its steps."""
         query, config = self.ralis.query, self.config
+        if self._is_taught:
+            return [self.lesson]
         if self._pays_at_once:
             played = [self.block_steps.pop()]
             rewards = pay(played, config.reward, config.block, self.statistics)
             memories = remember(played, rewards, 1, query.gamma, bootstrap=False)
             if query.bootstrap and not self.is_over:
                 assert self.observation is not None
-                following = {"next_state": self.observation.state, "next_actions": self.observation.actions}
-                memories = [StepMemory(**(memory_state(memory) | following)) for memory in memories]
+                state, actions = self.observation.state, self.observation.actions
+                memories = [replace(memory, next_state=state, next_actions=actions) for memory in memories]
         else:
             if not (self.is_over and self.episode.member == len(config.block) - 1):
                 return []
@@ -183,10 +199,7 @@ class Play(Labelling):
                 memories += remember(steps, paid, horizon, query.gamma, query.bootstrap)
             self.block_steps = []
         if config.reward.normalise:
-            memories = [
-                StepMemory(**(memory_state(m) | {"value": m.value / self.statistics.deviation(m.value)}))
-                for m in memories
-            ]
+            memories = [replace(m, value=m.value_of(0) / self.statistics.deviation(m.value_of(0))) for m in memories]
         return memories
 
     def _update(self) -> None:

@@ -46,7 +46,7 @@ class Learned(Policy):
 
     def __init__(self, query: QueryNetwork) -> None:
         self.query = query
-        self.needs = Needs(representation=query.representation, state=query.use_state)
+        self.needs = Needs(query.representation.measures, representation=query.representation, state=query.use_state)
 
     def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Q of each candidate."""

@@ -124,7 +124,9 @@ class QueryNetwork(pl.LightningModule):
         n_steps: Rewards in an n-step return.
         bootstrap: Add the discounted value of where the return ends (paper). Not with ``monte_carlo``.
         double_dqn: ``standard``: the query network chooses, the target evaluates; ``paper``: the other way round.
-        credit: ``region``: each sub-action's Q is to equal the return (paper). ``step``: their mean is.
+        credit: ``region``: each sub-action's Q is to equal the return (paper). ``step``: their mean is. ``influence``:
+            the Q of every candidate, chosen or not, is to equal what its labels are worth for the reward set to first
+            order, in deviations within the step ("ours"; see ``influence.py``). Rewards are then only reported.
         loss: Squared (paper) or Huber error.
         gamma: Discount.
         batch_size: Transitions in an update (paper's code: 16).
@@ -153,7 +155,7 @@ class QueryNetwork(pl.LightningModule):
         n_steps: int = 4,
         bootstrap: bool = True,
         double_dqn: Literal["standard", "paper"] = "standard",
-        credit: Literal["region", "step"] = "region",
+        credit: Literal["region", "step", "influence"] = "region",
         loss: Literal["squared", "huber"] = "squared",
         gamma: float = 0.999,
         batch_size: int = 16,
@@ -169,8 +171,8 @@ class QueryNetwork(pl.LightningModule):
         super().__init__()
         if use_gate and features != "3H+KL":
             raise ConfigError(f"model.query use_gate needs features '3H+KL', not {features!r}; set use_gate to false")
-        if credit == "step" and bootstrap:
-            raise ConfigError("model.query credit 'step' needs bootstrap: false")
+        if credit != "region" and bootstrap:
+            raise ConfigError(f"model.query credit {credit!r} needs bootstrap: false")
         if returns == "monte_carlo" and bootstrap:
             raise ConfigError(
                 "model.query returns 'monte_carlo' needs bootstrap: false: nothing follows the last reward"
@@ -285,7 +287,7 @@ class QueryNetwork(pl.LightningModule):
 
     def draw_minibatch(self, replay: ReplayBuffer, generator: torch.Generator) -> Minibatch:
         """Sample transitions (``credit: region``) or whole steps (``credit: step``)."""
-        if self.credit == "region":
+        if self.credit != "step":
             drawn = replay.sample(self.batch_size, generator)
             rows = [(step, step.chosen[k : k + 1], k) for step, k in drawn]
         else:
@@ -308,7 +310,7 @@ class QueryNetwork(pl.LightningModule):
             which,
             _stack_pools([actions for _, actions, _ in rows]),
             counts,
-            torch.tensor([step.value for step, *_ in rows]),
+            torch.tensor([step.value_of(k) for step, _, k in rows]),
             torch.tensor([step.discount for step, *_ in rows]),
             goes_on,
             next_states,

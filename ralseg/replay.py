@@ -18,10 +18,14 @@ class StepMemory:
 
     state: Tensor  # [R_S, F]
     chosen: Tensor  # [K, A + 1] features of the K sub-actions taken
-    value: float
+    value: float | Tensor  # of all of them; or [K], of each
     discount: float
     next_state: Tensor | None = None  # [R_S, F]
     next_actions: Tensor | None = None  # [K', N', A + 1] the pools of the next step
+
+    def value_of(self, k: int) -> float:
+        """The known part of the return of one of them."""
+        return float(self.value[k]) if isinstance(self.value, Tensor) else self.value
 
     def __len__(self) -> int:
         """K, the number of decomposed transitions."""

@@ -9,11 +9,16 @@ from torch import Tensor
 from ralseg import features
 from ralseg.data.cache import TensorCache
 from ralseg.features import RegionFeatures
-from ralseg.measures import MEASURES, Glance
+from ralseg.measures import MEASURES, Glance, Hints
 from ralseg.regions import RegionGrid
 from ralseg.segmenter import FPNSegmenter, predicted_classes
 
-FeatureSet = Literal["1H", "3H", "3H+KL", "summary"]
+FeatureSet = Literal["1H", "3H", "3H+KL", "summary", "summary+influence"]
+PROSPECTS = 4
+"""What ``expected_influence`` says of a region."""
+
+
+_NO_HINTS = Hints()
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,8 @@ class Representation:
 
     Args:
         kind: The paper's ``1H``, ``3H`` or ``3H+KL``; or ``summary``, a short description for policies
-            that learn from few games ("ours").
+            that learn from few games; or ``summary+influence``, with what the network expects the labels to be
+            worth for the reward set (both "ours").
         standardise: Z-score each sub-action feature over the step's candidates.
     """
 
@@ -49,14 +55,19 @@ class Representation:
         """How entropy maps are pooled."""
         return "1H" if self.kind == "1H" else "3H"
 
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Measures of the candidates that the features are made of."""
+        return ("expected_influence",) if self.kind == "summary+influence" else ()
+
     def num_state_features(self, num_classes: int) -> int:
         """F: length of a state region's vector."""
         return num_classes + (1 if self.pooling == "1H" else 3) * features.POOLED**2
 
     def num_action_features(self, num_classes: int) -> int:
         """A: length of a sub-action's vector, without the entropy column."""
-        if self.kind == "summary":
-            return num_classes + 8
+        if self.kind.startswith("summary"):
+            return num_classes + 8 + (PROSPECTS if self.measures else 0)
         kl = 2 * features.KL_BINS if self.kind == "3H+KL" else 0
         return self.num_state_features(num_classes) + kl
 
@@ -68,7 +79,10 @@ class Representation:
             labelled: Ground-truth class histograms of all labelled regions: [L, C].
             shape: (K, N).
         """
-        vector = features.summary_features(regions, labelled) if self.kind == "summary" else regions.vector()
+        is_summary = self.kind.startswith("summary")
+        vector = features.summary_features(regions, labelled) if is_summary else regions.vector()
+        if self.measures:
+            vector = torch.cat([vector, *(regions.measures[name] for name in self.measures)], 1)
         if self.kind == "3H+KL":
             to_labelled = features.kl_histogram(regions.histogram, labelled)
             to_unlabelled = features.kl_histogram(regions.histogram, regions.histogram)
@@ -90,6 +104,7 @@ def look(
     batch_size: int = 16,
     measures: tuple[str, ...] = (),
     generator: torch.Generator | None = None,
+    hints: Hints = _NO_HINTS,
 ) -> RegionFeatures:
     """Features of regions, each image passed through the network once.
 
@@ -103,6 +118,7 @@ def look(
         batch_size: Images in a pass.
         measures: Names of what to measure beside, see ``measures.py``.
         generator: For measures that draw at random.
+        hints: For measures that need them; labels belong to the rows of ``cells``.
     """
     was_training = segmenter.training
     segmenter.eval()
@@ -114,7 +130,8 @@ def look(
         pixels = images.stack(chosen).to(segmenter.device)
         merged = segmenter.merge(segmenter.encoded(pixels, torch.tensor(chosen)))
         logits = segmenter.upsample(segmenter.classify(merged), grid.height, grid.width, segmenter.label_stride)
-        here = cells[(cells[:, 0] >= start) & (cells[:, 0] < start + len(chosen))].to(logits.device)
+        is_here = (cells[:, 0] >= start) & (cells[:, 0] < start + len(chosen))
+        here = cells[is_here].to(logits.device)
         image, cell = here[:, 0] - start, here[:, 1]
         if len(here) == len(chosen) * grid.cells:  # all of them, in their order: whole maps are faster
             entropy = grid.split(features.entropy_map(logits)).flatten(0, 1)
@@ -125,7 +142,9 @@ def look(
         described = features.region_features(classes, entropy, logits.shape[1], pooling)
         if measures:
             regions = grid.split(logits)[image, cell]
-            glance = Glance(segmenter, grid, merged, regions, image, cell, generator or torch.Generator())
+            labels = None if hints.labels is None else hints.labels[is_here].to(logits.device)
+            known = replace(hints, labels=labels)
+            glance = Glance(segmenter, grid, merged, regions, image, cell, generator or torch.Generator(), known)
             described = replace(described, measures={name: MEASURES[name](glance) for name in measures})
         parts.append(described)
     segmenter.train(was_training)
@@ -142,11 +161,14 @@ def look_at_regions(
     batch_size: int = 16,
     measures: tuple[str, ...] = (),
     generator: torch.Generator | None = None,
+    hints: Hints = _NO_HINTS,
 ) -> RegionFeatures:
     """Features of the given regions [R] of a set, in their order; only their images are looked at."""
     ascending, order = regions.sort()
     shown, position = grid.image_of(ascending).unique_consecutive(return_inverse=True)
     cells = torch.stack([position, ascending % grid.cells], 1)
     chosen = [indices[image] for image in shown.tolist()]
-    found = look(segmenter, images, chosen, grid, pooling, cells, batch_size, measures, generator)
+    if hints.labels is not None:
+        hints = replace(hints, labels=hints.labels[order])
+    found = look(segmenter, images, chosen, grid, pooling, cells, batch_size, measures, generator, hints)
     return found[order.argsort()]

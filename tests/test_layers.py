@@ -11,7 +11,7 @@ ralseg.regions ralseg.ledger ralseg.checkpoints ralseg.run_folder ralseg.post ra
 ralseg.data.readers ralseg.data.base ralseg.data.camvid ralseg.data.cityscapes ralseg.data.gtav ralseg.data.folder
 ralseg.data.synthetic ralseg.data ralseg.data.cache ralseg.data.masks ralseg.oracle ralseg.data.samples
 ralseg.data.splits ralseg.data.module ralseg.data.check ralseg.encoders ralseg.metrics ralseg.segmenter
-ralseg.trainer ralseg.features ralseg.measures ralseg.representation ralseg.replay
+ralseg.trainer ralseg.features ralseg.influence ralseg.measures ralseg.representation ralseg.replay
 ralseg.query ralseg.policies ralseg.baselines ralseg.player ralseg.labelling ralseg.game ralseg.curves ralseg.ralis
 ralseg.play ralseg.loop ralseg.progress ralseg.game_trainer ralseg.al_trainer
 ralseg.people ralseg.acquisition ralseg.find_policy ralseg.selection ralseg.final ralseg.acquire
