@@ -15,12 +15,13 @@ from ralseg import measures
 from ralseg.baselines import BASELINES, ClassBalancedEntropy, Coreset, Entropy, PowerBald, Uniform
 from ralseg.errors import ConfigError
 from ralseg.features import entropy_map
-from ralseg.measures import MEASURES, Glance
+from ralseg.influence import reward_direction
+from ralseg.measures import MEASURES, Glance, Hints
 from ralseg.representation import Observation, look_at_regions
 
 
 def glance(logits: torch.Tensor) -> Glance:
-    return Glance(None, None, None, logits, None, None, torch.Generator())
+    return Glance(None, None, None, logits, None, None, torch.Generator(), Hints())
 
 
 def observation(pools=(3, 4), picks=1, seed=0, **given) -> Observation:
@@ -179,11 +180,13 @@ def test_class_balance_prefers_what_is_rare_among_the_labels():
 def test_every_baseline_scores_every_candidate(seen):
     segmenter, data, regions = seen
     images = data.splits["acquisition_set"]
+    hints = Hints(reward_direction(segmenter, data))
     for name, kind in BASELINES.items():
-        policy = kind()
+        measures = kind.needs.measures
         found = look_at_regions(
-            segmenter, data.images, images, data.grid, None, regions[:4], 16, policy.needs.measures, torch.Generator()
+            segmenter, data.images, images, data.grid, None, regions[:4], 16, measures, torch.Generator(), hints
         )
+        policy = kind()
         shaped = {key: values.unflatten(0, (2, 2)) for key, values in found.measures.items()}
         scores = policy.scores(observation((2, 2), measures=shaped), torch.Generator())
         assert scores.shape == (2, 2), name
