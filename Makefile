@@ -42,15 +42,14 @@ dashboard: $(READY)  ## MLflow's page on the runs of this folder
 # the tests' networks are tiny: a second thread costs more than it brings
 test: export OMP_NUM_THREADS ?= 1
 test: $(READY)  ## all tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
 
 # what `make test` does in a shortened form
 kills: export OMP_NUM_THREADS ?= 1
 kills: $(READY)  ## twenty kills of each command, then SIGTERM and Ctrl-C: does every run end the same?
 	for command in fit acquire pretrain; do \
 	  $(BIN)/python tests/kills.py $$command --trials 20 && \
-	  $(BIN)/python tests/kills.py $$command --trials 5 --signal TERM && \
-	  $(BIN)/python tests/kills.py $$command --trials 5 --signal INT || exit 1; done
+	  $(BIN)/python tests/kills.py $$command --trials 5 --signal TERM --signal INT || exit 1; done
 	$(BIN)/python tests/kills.py compare --trials 5
 
 audit:  ## known holes in the pinned packages, from the public database (needs the internet)

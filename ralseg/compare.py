@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 from rich.console import Console
 
 from ralseg.data.module import SegmentationData
+from ralseg.engines import Engine, make_engine
 from ralseg.errors import DataError, RalsegError
 from ralseg.files import write_atomically
 from ralseg.mirror import Mirror
 from ralseg.report import make_report
-from ralseg.study import Cell, RunCommand, StudyConfig, make_cells, run_cells
+from ralseg.study import Cell, RunCommand, StudyConfig, make_cells
 from ralseg.verdict import SCORE
 
 log = logging.getLogger(__name__)
@@ -46,7 +48,7 @@ def compare_study(
     console.print(f"{config.name}: {len(cells)} cells, {len(cells) - len(missing)} finished")
     failures: dict[str, str] = {}
     if missing and not report_only:
-        failures = run_cells(missing, config.jobs, run_command, console.print)
+        failures = run_cells(missing, make_engine(config), run_command, config.retries, console.print)
     results = {cell: result for cell in cells if (result := cell.result(report_only)) is not None}
     mirror_missing(results, mirror)
     unfinished = [cell.title for cell in cells if cell not in results]
@@ -76,6 +78,31 @@ def compare_study(
     console.print(f"report: {page}")
     console.print("dashboard: ralseg dashboard")
     return RalsegError.exit_code if failures else 0
+
+
+def run_cells(
+    cells: list[Cell], engine: Engine, run_command: RunCommand, retries: int, say: Callable[[str], None] = print
+) -> dict[str, str]:
+    """Have an engine run cells; those that fail are tried again. What went wrong in the end, by the cell's title."""
+    started, ended, total = time.monotonic(), 0, len(cells)
+    failures: dict[str, str] = {}
+    for turn in range(retries + 1):
+        failed = []
+        for cell, problem in engine.run(cells, run_command):
+            ended += problem is None or turn == retries
+            spent = time.monotonic() - started
+            left = f", {spent / ended * (total - ended):.0f} s left" if ended else ""
+            state = "done" if problem is None else "FAILED"
+            say(f"{cell.title:32} {state:6} {ended}/{total} cells, {spent:.0f} s{left}")
+            failures.pop(cell.title, None)
+            if problem is not None:
+                failed.append(cell)
+                failures[cell.title] = f"{problem.rstrip()} (log: {cell.log})"
+                say(failures[cell.title])
+        cells = failed
+        if not cells:
+            break
+    return failures
 
 
 def fetch_finished(cells: list[Cell], mirror: Mirror, of_any_options: bool) -> None:

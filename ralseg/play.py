@@ -93,7 +93,9 @@ class Play(Labelling):
         """Steps 1 and 2: look at the state set, draw the pools, describe their regions."""
         num_pools = min(self.config.regions_per_step, self.config.budget - len(self.ledger))
         pools = self.ledger.draw_pools(num_pools, self.config.pool_size, self.stream("pools"))
-        needs, labels = Learned(self.ralis.query).needs, None
+        # all that is played in training is learned from, whoever plays; in validation each sees what it needs
+        is_training = self.episode.kind == "train"
+        needs, labels = (Learned(self.ralis.query) if is_training else self.policy()).needs, None
         if self._is_taught:  # the train set's labels are known: what each candidate is worth can be told
             needs = replace(needs, measures=(*needs.measures, "true_influence"))
             labels = self.oracle.label(pools.flatten())

@@ -2,35 +2,24 @@
 
 import hashlib
 import json
-import os
 import shlex
-import signal
-import sys
-import threading
-import time
 import traceback
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from ralseg import __version__, imports, run_folder
-from ralseg.baselines import BASELINES
 from ralseg.errors import ConfigError, RalsegError
 from ralseg.files import file_hash, read_json, write_atomically
 from ralseg.find_policy import is_file, policy_identity, policy_tag
-from ralseg.interrupts import Interrupted, interrupts
 from ralseg.shipped import find_config
 
 RunCommand = Callable[[list[str]], int]
 RESULT = "result.json"
 CELL = "cell.json"
-_ORPHAN_SECONDS = 9.0  # a step's grace, and then some
 _WEIGHTS = "trainer.acquisition.initial_weights"
 
 
@@ -50,7 +39,10 @@ class StudyConfig:
         method_options: Options of single methods, ``{bald: {trainer.acquisition.pool_size: 20}}``.
         ours: The method that is compared with the others.
         full_supervision: The ``test.json`` of a segmenter that was trained on all labels, for the 96 % line.
-        jobs: Cells that run at the same time, each with its share of the cores.
+        jobs: Cells that run at the same time on this machine, each with its share of the cores.
+        engine: ``local`` processes, SLURM by ``submitit``, or a ``ray`` cluster; see docs/scale.md.
+        engine_options: Options of the engine, ``{slurm_partition: gpu, timeout_min: 600}``.
+        retries: How often a cell that failed is tried again; it goes on where it was.
     """
 
     name: str = "study"
@@ -64,6 +56,9 @@ class StudyConfig:
     ours: str | None = None
     full_supervision: str | None = None
     jobs: int = 1
+    engine: Literal["local", "submitit", "ray"] = "local"
+    engine_options: dict[str, Any] = field(default_factory=dict)
+    retries: int = 1
 
     def __post_init__(self) -> None:
         if not self.methods or not self.seeds:
@@ -77,6 +72,8 @@ class StudyConfig:
             raise ConfigError(f"method_options name {', '.join(sorted(unknown))}, which is none of the methods")
         if self.jobs < 1:
             raise ConfigError(f"jobs={self.jobs} must be at least 1")
+        if self.retries < 0:
+            raise ConfigError(f"retries={self.retries} must not be negative")
         for name in self.methods:
             if not name.replace("_", "").replace("-", "").replace(".", "").isalnum():
                 raise ConfigError(f"methods: the name {name!r} may hold letters, digits, '.', '-' and '_' only")
@@ -172,7 +169,7 @@ def make_cells(config: StudyConfig, files_must_exist: bool = True) -> list[Cell]
             policy = policy.format(seed=seed)
             if files_must_exist and policy.endswith(".ckpt") and not Path(policy).is_file():
                 raise ConfigError(f"methods.{method}: no policy at {policy!r}; `ralseg fit` makes them")
-            if policy not in BASELINES and not is_file(policy):
+            if "." in policy and not is_file(policy):
                 imports.check(policy, f"methods.{method}")
             folder = Path(config.folder) / "cells" / method / f"seed{seed}"
             cells.append(Cell(method, seed, folder, acquire, policy, options))
@@ -206,98 +203,9 @@ def run_cell(cell: Cell, run_command: RunCommand) -> str | None:
         run_command(cell.arguments())
     except RalsegError as error:
         return str(error)
-    except (Exception, SystemExit):  # a failed cell must not stop the others
+    except Exception:  # a failed cell must not stop the others
         return traceback.format_exc(limit=-3)
     return None if cell.result() is not None else "it ended without a result"
-
-
-def _work(cell: Cell, threads: int, run_command: RunCommand) -> str | None:
-    """Run a cell in a worker process, its output in its log."""
-    import torch
-
-    torch.set_num_threads(threads)
-    cell.log.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with cell.log.open("a") as log, interrupts.handled(ignore_keyboard=True):
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-        try:
-            return run_cell(cell, run_command)
-        except Interrupted as error:
-            print(error, file=sys.stderr, flush=True)
-            os._exit(error.exit_code)  # no other cell for this process
-
-
-def _follow_parent() -> None:
-    """End with the parent process, even if that was killed: nobody would collect this one's result."""
-    parent = parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_ORPHAN_SECONDS)
-        os._exit(128 + signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def run_cells(
-    cells: list[Cell], jobs: int, run_command: RunCommand, say: Callable[[str], None] = print
-) -> dict[str, str]:
-    """Run cells, ``jobs`` at a time, each by ``run_command``; what went wrong, by the cell's title."""
-    failures: dict[str, str] = {}
-    started, number = time.monotonic(), 0
-
-    def tell(cell: Cell, problem: str | None) -> None:
-        nonlocal number
-        number += 1
-        spent = time.monotonic() - started
-        left = spent / number * (len(cells) - number)
-        state = "done" if problem is None else "FAILED"
-        say(f"{cell.title:32} {state:6} {number}/{len(cells)} cells, {spent:.0f} s, {left:.0f} s left")
-        if problem is not None:
-            failures[cell.title] = f"{problem.rstrip()} (log: {cell.log})"
-            say(failures[cell.title])
-
-    # a process that dies takes its pool along: those that were with it run again, each in a pool of its own
-    for cell, problem in _through_pool(cells, jobs, run_command):
-        if problem is not _DIED:
-            tell(cell, problem)
-            continue
-        ((_, problem),) = _through_pool([cell], 1, run_command)
-        tell(cell, problem)
-    return failures
-
-
-_DIED = "the process died: killed, or out of memory"
-
-
-def _through_pool(cells: list[Cell], jobs: int, run_command: RunCommand) -> Iterator[tuple[Cell, str | None]]:
-    """Each cell as it ends, with what went wrong."""
-    threads = threads_for(jobs)
-    # spawned, not forked: torch's threads do not survive a fork
-    pool = ProcessPoolExecutor(min(jobs, len(cells)), get_context("spawn"), initializer=_follow_parent)
-    try:
-        futures: dict[Future[str | None], Cell] = {}
-        for cell in cells:
-            futures[pool.submit(_work, cell, threads, run_command)] = cell
-        for future in as_completed(futures):
-            try:
-                yield futures[future], future.result()
-            except BrokenProcessPool:
-                yield futures[future], _DIED
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def threads_for(jobs: int) -> int:
-    """Threads of each of ``jobs`` processes: what the user set, or an equal share of the cores."""
-    chosen = os.environ.get("OMP_NUM_THREADS", "")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return int(chosen) if chosen.isdigit() else max(1, cores // jobs)
 
 
 def tags_of(cell: Cell, result: dict[str, Any]) -> dict[str, str]:

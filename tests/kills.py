@@ -48,7 +48,7 @@ CONFIGS = {
     "pretrain": f"trainer: {{{PLAIN}, max_epochs: 8, check_val_every_n_epoch: 2, log_every_n_steps: 1}}\n"
     f"model: {NET}\n",
     "fit": f"trainer: {{{PLAIN}, checkpoint_every: 2, game: {{budget: 10, regions_per_step: 4, pool_size: 3, "
-    "episodes: 4, validation_plays: 1, validation_every: 2, epsilon_decay: 10.0}}\n"
+    "episodes: 2, validation_plays: 1, validation_every: 2, epsilon_decay: 10.0}}\n"
     f"model: {{segmenter: {SEGMENTER}, query: {{class_path: ralseg.query.QueryNetwork, "
     "init_args: {batch_size: 8, replay_size: 20}}}\n",
     "acquire": f"trainer: {{{PLAIN}, acquisition: {{budgets: [8, 18], regions_per_step: 4, pool_size: 2}}, "
@@ -240,10 +240,8 @@ def status_in_mlflow(folder: Path) -> str | None:
     return str(mlflow.tracking.MlflowClient(saved["uri"]).get_run(saved["run_id"]).info.status)
 
 
-def run_trials(command: str, trials: int, seed: int, name: str, fault: str | None, place: Path) -> int:
-    """All trials; the number of those that went wrong."""
-    number = getattr(signal, f"SIG{name}")
-    rng = random.Random(seed)
+def run_trials(command: str, trials: int, seed: int, names: list[str], faults: list[str], place: Path) -> int:
+    """All trials of a command, with one uninterrupted run to compare with; the number of those that went wrong."""
     whole = prepare(place / "whole")
     began = time.monotonic()
     code = finish(start(command, whole, resume=False))
@@ -253,35 +251,41 @@ def run_trials(command: str, trials: int, seed: int, name: str, fault: str | Non
         raise SystemExit(f"the uninterrupted run of {command} ended with {code}")
     expected, bad = content(whole), 0
     print(f"{command}: uninterrupted {seconds:.1f} s, {len(expected)} files to compare", flush=True)
-    for trial in range(trials):
-        moments = [rng.uniform(0.02, 0.9) * seconds] + (
-            [rng.uniform(0.02, 0.6) * seconds] if rng.random() < 0.4 else []
-        )
-        folder = place / f"trial{trial}"
-        problems = run_trial(command, folder, moments if not fault else [0.0], number, fault)
-        different = difference(expected, content(folder))
-        problems += [different] if different else []
-        bad += bool(problems)
-        what = fault or " and ".join(f"{moment:.2f} s" for moment in moments)
-        print(f"{command} {name} at {what}: {'; '.join(problems) or 'the same'}", flush=True)
-        if problems:
-            print((folder / "log.txt").read_text()[-3000:], flush=True)
-        else:
-            shutil.rmtree(folder)
+    rng = random.Random(seed)
+    for name in names:
+        for _ in range(trials):
+            moments = [rng.uniform(0.02, 0.9) * seconds]
+            moments += [rng.uniform(0.02, 0.6) * seconds] if rng.random() < 0.4 else []
+            what = f"{name} at " + " and ".join(f"{moment:.2f} s" for moment in moments)
+            bad += try_once(command, place / "trial", expected, moments, name, None, what)
+    for fault in faults:
+        bad += try_once(command, place / "trial", expected, [0.0], "KILL", fault, fault)
     return bad
+
+
+def try_once(
+    command: str, folder: Path, expected: dict[str, Any], moments: list[float], name: str, fault: str | None, what: str
+) -> bool:
+    """One trial; whether it went wrong."""
+    problems = run_trial(command, folder, moments, getattr(signal, f"SIG{name}"), fault)
+    different = difference(expected, content(folder))
+    problems += [different] if different else []
+    print(f"{command} {what}: {'; '.join(problems) or 'the same'}", flush=True)
+    if problems:
+        print((folder / "log.txt").read_text()[-3000:], flush=True)
+    return bool(problems)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=list(ARGUMENTS))
-    parser.add_argument("--trials", type=int, default=1)
+    parser.add_argument("--trials", type=int, default=1, help="of each signal")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--signal", choices=["KILL", "TERM", "INT"], default="KILL")
-    parser.add_argument("--fault", action="append")
+    parser.add_argument("--signal", choices=["KILL", "TERM", "INT"], action="append", default=[])
+    parser.add_argument("--fault", action="append", default=[])
     asked = parser.parse_args()
+    signals = asked.signal or ([] if asked.fault else ["KILL"])
     with tempfile.TemporaryDirectory() as place:
-        failed = sum(
-            run_trials(asked.command, asked.trials, asked.seed, asked.signal, fault, Path(place) / str(i))
-            for i, fault in enumerate(asked.fault or [None])
-        )
+        inner = Path(place) / "runs"
+        failed = run_trials(asked.command, asked.trials, asked.seed, signals, asked.fault, inner)
     sys.exit(bool(failed))

@@ -41,6 +41,16 @@ def test_a_cache_larger_than_the_disk_is_refused(tmp_path):
         TensorCache(None, 10**9, (10**6,), torch.float32, 0, tmp_path)
 
 
+def test_a_cache_that_a_test_has_made_serves_a_training():
+    with torch.inference_mode():
+        cache = TensorCache(None, 2, (3,), torch.float32, 1000)
+        cache.put(0, torch.ones(3))
+    cache.put(1, torch.ones(3))  # not in inference mode: what was made in it could not be written to
+    weight = torch.ones(3, requires_grad=True)
+    (cache[0] * weight).sum().backward()
+    assert weight.grad.tolist() == [1, 1, 1]
+
+
 def test_put_only_caches_do_not_make():
     cache = TensorCache(None, 2, (1,), torch.float32, 100)
     with pytest.raises(KeyError):

@@ -18,6 +18,7 @@ from test_acquire import CONFIG
 
 from ralseg import compare, study
 from ralseg.cli import main
+from ralseg.engines import Local
 from ralseg.errors import ConfigError, DataError
 from ralseg.mirror import Mirror
 from ralseg.report import make_report
@@ -44,7 +45,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run_here(cells, jobs, run_command, say=print):
+def run_here(cells, engine, run_command, retries, say=print):
     """Cells in this process: workers need seconds to start."""
     problems = {cell.title: study.run_cell(cell, run_command) for cell in cells}
     return {title: problem for title, problem in problems.items() if problem}
@@ -237,7 +238,7 @@ def die_or_live(arguments):
 
 def test_a_process_that_dies_takes_no_other_cell_along(folder):
     cells = make_cells(StudyConfig(acquire="tiny.yaml", folder="out", seeds=[0]))
-    failures = study.run_cells(cells, 2, die_or_live, lambda text: None)
+    failures = compare.run_cells(cells, Local(jobs=2), die_or_live, 0, lambda text: None)
     assert {title: text.split(" (")[0].split(":")[0] for title, text in failures.items()} == {
         "uniform/seed0": "the process died",
         "entropy/seed0": "as it should",

@@ -15,7 +15,7 @@ ralseg.trainer ralseg.features ralseg.influence ralseg.measures ralseg.represent
 ralseg.query ralseg.policies ralseg.baselines ralseg.player ralseg.labelling ralseg.game ralseg.curves ralseg.ralis
 ralseg.play ralseg.loop ralseg.progress ralseg.game_trainer ralseg.al_trainer
 ralseg.people ralseg.acquisition ralseg.find_policy ralseg.selection ralseg.final ralseg.acquire
-ralseg.statistics ralseg.verdict ralseg.study ralseg.mirror ralseg.figures ralseg.report ralseg.compare
+ralseg.statistics ralseg.verdict ralseg.study ralseg.engines ralseg.mirror ralseg.figures ralseg.report ralseg.compare
 ralseg.commands ralseg.cli ralseg.__main__
 """
 ORDER = MODULES.split()

@@ -53,6 +53,13 @@ class TensorCache:
         item_bytes = max(1, torch.Size(shape).numel() * dtype.itemsize)
         self.num_in_ram = min(num_items, ram_bytes // item_bytes)
         num_on_disk = num_items - self.num_in_ram
+        with torch.inference_mode(False):  # a cache that a test was the first to ask may serve a training later
+            self._make_room(num_items, num_on_disk, item_bytes, dtype, folder)
+
+    def _make_room(
+        self, num_items: int, num_on_disk: int, item_bytes: int, dtype: torch.dtype, folder: Path | None
+    ) -> None:
+        shape = self.shape
         self._ready = _shared_zeros((num_items,), torch.uint8)
         self._ram = _shared_zeros((self.num_in_ram, *shape), dtype)
         self._disk = torch.empty(0, *shape, dtype=dtype)
