@@ -124,6 +124,13 @@ def kl_divergence(first: Tensor, second: Tensor) -> Tensor:
     return (own - p @ q.log().T).clamp(min=0)
 
 
+def mean_kl_divergence(first: Tensor, second: Tensor) -> Tensor:
+    """Mean over ``second`` of KL(first || second), without making the pairs: [R, C], [M, C] -> [R]."""
+    p = smoothed(first)
+    own = (p * p.log()).sum(1)
+    return (own - p @ smoothed(second).log().mean(0)).clamp(min=0)
+
+
 def kl_histogram(first: Tensor, second: Tensor, tile: int = 4096) -> Tensor:
     """For each region the distribution of its divergences from others: [R, C], [M, C] -> [R, 32].
 
@@ -169,12 +176,12 @@ def summary_features(regions: RegionFeatures, labelled: Tensor) -> Tensor:
     p = smoothed(histogram)
     mixture = -(p * p.log()).sum(1, keepdim=True)
     if len(labelled):
-        to_labelled = kl_divergence(histogram, labelled).mean(1, keepdim=True)
+        to_labelled = mean_kl_divergence(histogram, labelled)[:, None]
         frequency = smoothed(labelled.mean(0, keepdim=True))
     else:
         to_labelled = torch.zeros_like(mixture)
         frequency = torch.full_like(histogram[:1], 1 / histogram.shape[1])
-    to_others = kl_divergence(histogram, histogram).mean(1, keepdim=True)
+    to_others = mean_kl_divergence(histogram, histogram)[:, None]
     rarity = (histogram / frequency.sqrt()).sum(1, keepdim=True)
     rank = centred_rank(regions.mean_entropy())
     parts = [histogram.sqrt(), regions.moments, mixture, to_labelled, to_others, rarity, rank.square()[:, None]]

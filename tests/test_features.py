@@ -79,6 +79,13 @@ def test_kl_divergence_of_all_pairs(seed, rows, others, classes):
     assert features.kl_divergence(first, first).diag().abs().max() < 1e-5
 
 
+def test_mean_divergence_needs_no_pairs():
+    rng = torch.Generator().manual_seed(0)
+    first, second = torch.rand(7, 5, generator=rng), torch.rand(9, 5, generator=rng)
+    expected = features.kl_divergence(first, second).mean(1)
+    assert torch.allclose(features.mean_kl_divergence(first, second), expected, atol=1e-5)
+
+
 def test_kl_limit_is_reached_by_opposites():
     one = torch.eye(5)
     assert float(features.kl_divergence(one[:1], one[1:2])) == pytest.approx(features.kl_limit(5), rel=1e-4)
