@@ -9,11 +9,13 @@ Children are forked from this process, which has everything imported: a trial co
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -23,7 +25,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import mlflow.tracking
+import mlflow.tracking  # noqa: F401 - imported before the forks
 import torch
 
 import ralseg.commands  # noqa: F401 - imported before the forks
@@ -190,7 +192,10 @@ def difference(one: Any, two: Any, where: str = "") -> str | None:
 
 
 def run_trial(command: str, folder: Path, moments: list[float], number: int, fault: str | None) -> list[str]:
-    """Start in ``folder``, stop at each of the moments (or at the fault), then go on to the end; what went wrong."""
+    """Start in ``folder``, stop at each of the moments (or at the fault), then go on to the end; what went wrong.
+
+    Where the run is through before the first signal comes, all is done again with earlier ones.
+    """
     prepare(folder)
     problems = []
     for turn, moment in enumerate(moments):
@@ -205,8 +210,8 @@ def run_trial(command: str, folder: Path, moments: list[float], number: int, fau
         spent = time.monotonic() - asked
         expected = -number if number == signal.SIGKILL else 128 + number
         if code == 0 and not fault:
-            # it was through when the signal came; a later one of this trial, or another trial, must hit
-            print(f"{command}: the signal at {moment:.2f} s came too late", flush=True)
+            if turn == 0:
+                return run_trial(command, folder, [moment / 2 for moment in moments], number, fault)
         elif code != expected:
             problems.append(f"exit code {code} after {signal.Signals(number).name}")
         if number != signal.SIGKILL and spent > 10:
@@ -232,12 +237,17 @@ def ends_within(group: int, seconds: float) -> bool:
 
 
 def status_in_mlflow(folder: Path) -> str | None:
-    """How the run ended, as MLflow knows it."""
+    """How the run ended, as MLflow knows it, or will when it is next told."""
+    unsent = folder / "run/unsent.jsonl"
+    if unsent.is_file():
+        return str(json.loads(unsent.read_text().splitlines()[-1]).get("status"))
     note = folder / "run/mlflow.json"
     if not note.is_file():
         return None
-    saved = json.loads(note.read_text())
-    return str(mlflow.tracking.MlflowClient(saved["uri"]).get_run(saved["run_id"]).info.status)
+    # not by MLflow's client, which would keep the store of an earlier trial in the same place
+    with contextlib.closing(sqlite3.connect(folder / "mlflow.db")) as store:
+        run = json.loads(note.read_text())["run_id"]
+        return str(store.execute("select status from runs where run_uuid = ?", [run]).fetchone()[0])
 
 
 def run_trials(command: str, trials: int, seed: int, names: list[str], faults: list[str], place: Path) -> int:
