@@ -49,7 +49,7 @@ SEGMENTER = f"{{class_path: ralseg.segmenter.FPNSegmenter, init_args: {FROZEN}}}
 CONFIGS = {
     "pretrain": f"trainer: {{{PLAIN}, max_epochs: 8, check_val_every_n_epoch: 2, log_every_n_steps: 1}}\n"
     f"model: {NET}\n",
-    "fit": f"trainer: {{{PLAIN}, checkpoint_every: 2, game: {{budget: 10, regions_per_step: 4, pool_size: 3, "
+    "fit": f"trainer: {{{PLAIN}, checkpoint_every: 3, game: {{budget: 10, regions_per_step: 4, pool_size: 3, "
     "episodes: 2, validation_plays: 1, validation_every: 2, epsilon_decay: 10.0}}\n"
     f"model: {{segmenter: {SEGMENTER}, query: {{class_path: ralseg.query.QueryNetwork, "
     "init_args: {batch_size: 8, replay_size: 20}}}\n",
@@ -165,7 +165,7 @@ def _plain(value: Any, folder: Path) -> Any:
         return {
             str(key).replace(str(folder), ""): _plain(inner, folder)
             for key, inner in value.items()
-            if key not in ("seconds", "command")
+            if key not in ("seconds", "command", "commit")
         }
     if isinstance(value, list | tuple):
         return [_plain(inner, folder) for inner in value]
