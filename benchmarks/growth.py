@@ -1,4 +1,4 @@
-"""How the parts of a step that are no network passes grow with candidates, labels and classes. Run by `make bench`.
+"""How the parts of a step that are no network passes grow with candidates, labels and classes..
 
 Each size runs in a process of its own, so that its peak memory is its own. Writes benchmarks/growth.json.
 """
