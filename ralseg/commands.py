@@ -231,7 +231,7 @@ def run_compare(arguments: list[str]) -> int:
                 asked += [f"--{key}", json.dumps(value)] if key.startswith("data.") else []
             parser = data_parser("ralseg", None)
             return make_data(parser, parser.parse_args(asked))
-        except (RalsegError, SystemExit) as error:  # a report from results of other machines needs no data
+        except (RalsegError, ArgumentError) as error:  # a report from results of other machines needs no data
             logging.getLogger(__name__).warning("no pictures in the report: the data are not at hand (%s)", error)
             return None
 

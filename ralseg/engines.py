@@ -152,7 +152,7 @@ def threads_for(jobs: int) -> int:
 
 
 class Submitit:
-    """A SLURM array through submitit; the jobs outlive this process, and a study that is given again waits for its own.
+    """A SLURM array through submitit. The jobs outlive this process; a cell that still runs keeps its folder to itself.
 
     Args:
         cluster: ``slurm``; ``local`` runs the same on this machine, to try it out.

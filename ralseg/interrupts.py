@@ -42,6 +42,7 @@ class Interrupts:
         self._patience: float | None = None
         self._timer: threading.Timer | None = None
         self._owner: int | None = None
+        self._ignore_keyboard = False
 
     @contextmanager
     def handled(self, ignore_keyboard: bool = False) -> Iterator[None]:

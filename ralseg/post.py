@@ -72,7 +72,7 @@ class Post:
         self._pending: deque[Event] = deque()
         self._thread: threading.Thread | None = None
         self._is_away, self._retry_at, self._tries = False, 0.0, 0
-        self._on_disk = 0  # pending events that the file holds, from the first on
+        self._on_disk = 0  # pending events that the file holds, or could not take, from the first on
 
     def put(self, event: Event) -> None:
         """Have an event sent. Returns at once."""
@@ -248,9 +248,9 @@ class Post:
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._file.open("a", encoding="utf-8") as file:
                 file.writelines(f"{json.dumps(event)}\n" for event in new)
-            self._on_disk = len(self._pending)
         except OSError as error:
-            log.warning("%s: cannot be written (%s)", self._file, error.strerror)
+            log.warning("%s: cannot be written (%s); kept in memory only", self._file, error.strerror)
+        self._on_disk = len(self._pending)  # also then: trying again at once would not end
 
 
 def _in_pieces(events: list[Event]) -> list[Event]:

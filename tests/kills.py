@@ -10,6 +10,7 @@ Children are forked from this process, which has everything imported: a trial co
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import random
@@ -25,13 +26,14 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import mlflow.tracking  # noqa: F401 - imported before the forks
 import torch
 
-import ralseg.commands  # noqa: F401 - imported before the forks
 from ralseg.checkpoints import read_checkpoint
 from ralseg.cli import main
 from ralseg.post import connect
+
+for heavy in ("mlflow.tracking", "ralseg.commands"):  # before the forks, once for all children
+    importlib.import_module(heavy)
 
 DATA = """
 data:
@@ -111,8 +113,6 @@ def start(command: str, folder: Path, resume: bool, fault: str | None = None) ->
 
 def arm(fault: str) -> None:
     """Make the n-th call of a function, given as ``module.Class.name:n``, the end of this process."""
-    import importlib
-
     path, _, number = fault.rpartition(":")
     owner_path, _, name = path.rpartition(".")
     try:

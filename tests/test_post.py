@@ -160,6 +160,16 @@ def test_a_store_that_hangs_is_not_waited_for(tmp_path, store, monkeypatch):
     assert [event["step"] for event in kept if "metrics" in event] == list(range(5))
 
 
+def test_no_store_and_no_disk_is_said_once_not_for_ever(tmp_path, store, caplog):
+    (tmp_path / "unsent.jsonl").mkdir()  # nothing can be appended to that
+    store.is_up = False
+    logger = RunLogger(str(tmp_path))
+    log_steps(logger, 0, 5)
+    logger.finalize("success")
+    time.sleep(0.3)
+    assert 1 <= caplog.text.count("kept in memory only") <= 7  # not one for each turn of an idle loop
+
+
 def test_a_run_that_ends_twice_is_told_once(tmp_path, store, monkeypatch):
     # `acquire` ends for Lightning when the budget is spent, and goes on with the final trainings
     monkeypatch.setattr(tracking, "FLUSH_SECONDS", 0.1)

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -186,9 +187,11 @@ except DataError as error:
 assert read_checkpoint(path)["w"].sum() == 400_000
 assert [p.name for p in place.iterdir()] == ["last.ckpt"], list(place.iterdir())
 """
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"]).returncode:
+        pytest.skip("containers may forbid mounts; test_a_full_disk_loses_nothing holds without")
     done = subprocess.run(["unshare", "-rm", sys.executable, "-c", code], capture_output=True, text=True)
-    if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip("this machine lets nobody mount a small disk")
+    if done.returncode == 77:
+        pytest.skip("containers may forbid mounts; test_a_full_disk_loses_nothing holds without")
     assert done.returncode == 0, done.stderr
     assert "last.ckpt: cannot be written (No space left on device)" in done.stdout
     assert "bytes, " in done.stdout
