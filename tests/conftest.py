@@ -63,3 +63,16 @@ def make_folder(root: Path, train: int = 6, val: int = 2, test: int = 2, size: t
             write_png(root / "masks" / subset / f"{i:03d}.png", rng.integers(0, 3, size, np.uint8))
     (root / "dataset.yaml").write_text("classes: [ground, plant, stone]\n")
     return root
+
+
+@pytest.fixture
+def study_folder(tmp_path, monkeypatch) -> Path:
+    """The current folder for a test, with a small study and its configuration of `acquire` in it."""
+    from studies import STUDY
+    from test_acquire import CONFIG
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "tiny.yaml").write_text(CONFIG)
+    (tmp_path / "study.yaml").write_text(STUDY)
+    return tmp_path

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from mlflow.tracking import MlflowClient
+from studies import STUDY, run_here
 from test_acquire import CONFIG
 
 from ralseg import compare, study
@@ -25,51 +26,26 @@ from ralseg.report import make_report
 from ralseg.study import StudyConfig, make_cells
 from ralseg.verdict import Table, class_table
 
-STUDY = """
-name: small study
-folder: out
-acquire: tiny.yaml
-methods: {uniform: uniform, entropy: entropy}
-ours: entropy
-seeds: [0, 1]
-jobs: 2
-"""
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    Path("tiny.yaml").write_text(CONFIG)
-    Path("study.yaml").write_text(STUDY)
-    return tmp_path
-
-
-def run_here(cells, engine, run_command, retries, say=print):
-    """Cells in this process: workers need seconds to start."""
-    problems = {cell.title: study.run_cell(cell, run_command) for cell in cells}
-    return {title: problem for title, problem in problems.items() if problem}
-
 
 def page() -> str:
     """The report without what names a commit."""
     return Path("out/report/report.html").read_text()
 
 
-def test_a_study_from_start_to_end_and_again(folder, monkeypatch, capsys):
+def test_a_study_from_start_to_end_and_again(study_folder, monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # for the workers; this process has its own number
     torch.set_num_threads(1)
     assert main(["compare", "--config", "study.yaml"]) == 0  # in two worker processes
     said = capsys.readouterr().out
     assert "4 cells, 0 finished" in said
     assert said.rstrip().endswith("dashboard: ralseg dashboard")
-    assert "entropy is not distinguishable from uniform" in said or "entropy is" in said
+    assert "entropy is" in said
     for name in ("report.html", "results.csv", "classes.csv", "verdict.json", "budget_curves.svg", "budget_curves.png"):
-        assert (folder / "out" / "report" / name).is_file()
+        assert (study_folder / "out" / "report" / name).is_file()
     assert "<script" not in page()
     assert "http://" not in page().replace("http://www.w3.org", "")  # nothing is loaded from anywhere
 
-    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    client = MlflowClient(f"sqlite:///{study_folder / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("small study").experiment_id
     runs = {run.info.run_name: run for run in client.search_runs([experiment])}
     assert set(runs) == {"small study", "uniform/seed0", "uniform/seed1", "entropy/seed0", "entropy/seed1"}
@@ -108,7 +84,7 @@ def _without_times(text: str) -> str:
     return text[: text.index("<h2>Cost</h2>")]
 
 
-def test_a_failed_cell_does_not_stop_the_others(folder, monkeypatch, capsys):
+def test_a_failed_cell_does_not_stop_the_others(study_folder, monkeypatch, capsys):
     monkeypatch.setattr(compare, "run_cells", run_here)
     Path("study.yaml").write_text(
         STUDY.replace("seeds: [0, 1]", "seeds: [0]").replace("entropy: entropy", "entropy: entropi")
@@ -120,7 +96,7 @@ def test_a_failed_cell_does_not_stop_the_others(folder, monkeypatch, capsys):
     assert "Incomplete: entropy/seed0 not finished" in page()
 
 
-def test_a_store_that_is_away_costs_no_result(folder, monkeypatch, caplog):
+def test_a_store_that_is_away_costs_no_result(study_folder, monkeypatch, caplog):
     monkeypatch.setattr(compare, "run_cells", run_here)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -128,12 +104,12 @@ def test_a_store_that_is_away_costs_no_result(folder, monkeypatch, caplog):
     assert main(["compare", "--config", "study.yaml"]) == 0
     warnings = [record for record in caplog.records if "MLflow at http://127.0.0.1:9 failed" in record.getMessage()]
     assert len(warnings) == 1
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'later.db'}")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{study_folder / 'later.db'}")
     assert main(["compare", "--config", "study.yaml", "--report_only"]) == 0
     assert len(Mirror("small study").finished()) == 2
 
 
-def test_cells_are_paired_and_know_what_they_depend_on(folder):
+def test_cells_are_paired_and_know_what_they_depend_on(study_folder):
     Path("weights0").write_text("a")
     Path("weights1").write_text("b")
     options = {"acquire": "tiny.yaml", "seeds": [0, 1], "initial_weights": "weights{seed}"}
@@ -156,7 +132,7 @@ def test_cells_are_paired_and_know_what_they_depend_on(folder):
         make_cells(StudyConfig(methods={"learned": "no.ckpt"}, **options))
 
 
-def test_commands_can_be_emitted(folder, monkeypatch, capsys):
+def test_commands_can_be_emitted(study_folder, monkeypatch, capsys):
     assert main(["compare", "--config", "study.yaml", "--emit", "commands"]) == 0
     lines = capsys.readouterr().out.strip().splitlines()
     assert len(lines) == 4
@@ -223,7 +199,7 @@ def test_seeds_without_all_methods_are_left_out(tmp_path):
         Table.of([results[0], results[3]], ["uniform", "learned"])
 
 
-def test_a_policy_trained_per_seed(folder):
+def test_a_policy_trained_per_seed(study_folder):
     for seed in (0, 1):
         Path(f"policy{seed}.ckpt").write_text(str(seed))
     cells = make_cells(StudyConfig(acquire="tiny.yaml", methods={"learned": "policy{seed}.ckpt"}, seeds=[0, 1]))
@@ -236,7 +212,7 @@ def die_or_live(arguments):
     raise ConfigError("as it should")
 
 
-def test_a_process_that_dies_takes_no_other_cell_along(folder):
+def test_a_process_that_dies_takes_no_other_cell_along(study_folder):
     cells = make_cells(StudyConfig(acquire="tiny.yaml", folder="out", seeds=[0]))
     failures = compare.run_cells(cells, Local(jobs=2), die_or_live, 0, lambda text: None)
     assert {title: text.split(" (")[0].split(":")[0] for title, text in failures.items()} == {
@@ -245,7 +221,7 @@ def test_a_process_that_dies_takes_no_other_cell_along(folder):
     }
 
 
-def test_a_cell_of_other_options_is_moved_aside(folder):
+def test_a_cell_of_other_options_is_moved_aside(study_folder):
     (cell,) = make_cells(StudyConfig(acquire="tiny.yaml", folder="out", methods={"uniform": "uniform"}, seeds=[0]))
     cell.folder.mkdir(parents=True)
     (cell.folder / "precious").touch()
@@ -287,12 +263,12 @@ def test_the_page_in_a_browser(tmp_path, width):
     assert picture.stat().st_size > 20_000
 
 
-def test_the_dashboard_needs_a_store(folder, capsys):
+def test_the_dashboard_needs_a_store(study_folder, capsys):
     assert main(["dashboard"]) == 2
     assert "no runs have been tracked" in capsys.readouterr().err
 
 
-def test_the_dashboard_in_a_browser(folder):
+def test_the_dashboard_in_a_browser(study_folder):
     chromium = browser()
     cells = make_cells(StudyConfig(name="shown", acquire="tiny.yaml", folder="out", seeds=[0]))
     mirror = Mirror("shown")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from test_compare import STUDY, folder, run_here  # noqa: F401 - a fixture
+from studies import STUDY, run_here
 
 from ralseg import compare, engines
 from ralseg.cli import main
@@ -24,7 +24,7 @@ def one_cell(method: str) -> None:
 
 
 @pytest.mark.parametrize("engine", OPTIONS)
-def test_an_engine_gives_what_this_process_gives(folder, monkeypatch, capsys, engine):  # noqa: F811
+def test_an_engine_gives_what_this_process_gives(study_folder, monkeypatch, capsys, engine):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     one_cell("{uniform: uniform}")
     arguments = ["compare", "--config", "study.yaml"]
@@ -37,7 +37,7 @@ def test_an_engine_gives_what_this_process_gives(folder, monkeypatch, capsys, en
     assert Path("here/report/results.csv").read_text() == numbers
 
 
-def test_a_cell_that_fails_elsewhere_is_reported_here(folder, capsys):  # noqa: F811
+def test_a_cell_that_fails_elsewhere_is_reported_here(study_folder, capsys):
     one_cell("{x: entropi}")
     options = ["--engine", "submitit", "--engine_options", OPTIONS["submitit"], "--retries", "0"]
     assert main(["compare", "--config", "study.yaml", *options]) == 3  # nothing to report on
@@ -58,7 +58,7 @@ class Flaky:
             self.asked.append(cell.title)
 
 
-def test_retries(folder):  # noqa: F811
+def test_retries(study_folder):
     cells = make_cells(StudyConfig(acquire="tiny.yaml", folder="out", seeds=[0, 1]))
     said = []
     engine = Flaky()
