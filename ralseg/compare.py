@@ -146,5 +146,5 @@ def learning_curve(config: StudyConfig) -> Path | None:
     """The learning curve beside the policy that is compared, if `ralseg fit` drew one."""
     if config.ours is None:
         return None
-    policy = config.methods[config.ours].format(seed=config.seeds[0])
+    policy = config.policy(config.ours, config.seeds[0])
     return Path(policy).parent.parent / "learning_curve.png" if policy.endswith(".ckpt") else None

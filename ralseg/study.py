@@ -32,7 +32,8 @@ class StudyConfig:
         folder: Everything of the study goes here.
         acquire: Configuration of `ralseg acquire` that all cells share.
         methods: A policy for each name: what `ralseg acquire --policy` takes. ``{seed}`` stands for the seed, for
-            policies that were trained per seed.
+            policies that were trained per seed. A list: policies of one recipe that were trained independently; the
+            seeds take them in turn.
         seeds: Seeds; each is one theta_0, one set of candidate draws, one order of training, for all methods.
         initial_weights: theta_0 of a seed, with ``{seed}`` in it.
         options: More options of `ralseg acquire` by their dotted names, the same for all cells.
@@ -48,7 +49,7 @@ class StudyConfig:
     name: str = "study"
     folder: str = "runs/compare"
     acquire: str = "synthetic_acquire.yaml"
-    methods: dict[str, str] = field(default_factory=lambda: {"uniform": "uniform", "entropy": "entropy"})
+    methods: dict[str, str | list[str]] = field(default_factory=lambda: {"uniform": "uniform", "entropy": "entropy"})
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     initial_weights: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -74,9 +75,17 @@ class StudyConfig:
             raise ConfigError(f"jobs={self.jobs} must be at least 1")
         if self.retries < 0:
             raise ConfigError(f"retries={self.retries} must not be negative")
-        for name in self.methods:
+        for name, policies in self.methods.items():
+            if not policies:
+                raise ConfigError(f"methods.{name} names no policy")
             if not name.replace("_", "").replace("-", "").replace(".", "").isalnum():
                 raise ConfigError(f"methods: the name {name!r} may hold letters, digits, '.', '-' and '_' only")
+
+    def policy(self, method: str, seed: int) -> str:
+        """The policy of a method that plays a seed."""
+        named = self.methods[method]
+        policies = [named] if isinstance(named, str) else named
+        return policies[self.seeds.index(seed) % len(policies)].format(seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +166,7 @@ def make_cells(config: StudyConfig, files_must_exist: bool = True) -> list[Cell]
         raise ConfigError(f"acquire: no configuration at {acquire!r}")
     cells = []
     for seed in config.seeds:
-        for method, policy in config.methods.items():
+        for method in config.methods:
             options: dict[str, Any] = {"trainer.logger": False, "trainer.enable_progress_bar": False}
             options |= config.options | config.method_options.get(method, {})
             if config.initial_weights is not None:
@@ -166,7 +175,7 @@ def make_cells(config: StudyConfig, files_must_exist: bool = True) -> list[Cell]
                     raise ConfigError(
                         f"initial_weights: no checkpoint at {options[_WEIGHTS]!r}; `ralseg pretrain` makes them"
                     )
-            policy = policy.format(seed=seed)
+            policy = config.policy(method, seed)
             if files_must_exist and policy.endswith(".ckpt") and not Path(policy).is_file():
                 raise ConfigError(f"methods.{method}: no policy at {policy!r}; `ralseg fit` makes them")
             if "." in policy and not is_file(policy):

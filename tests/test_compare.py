@@ -206,6 +206,17 @@ def test_a_policy_trained_per_seed(study_folder):
     assert [cell.policy for cell in cells] == ["policy0.ckpt", "policy1.ckpt"]
 
 
+def test_policies_of_one_recipe_take_turns(study_folder):
+    methods = {"learned": ["random_a.ckpt", "random_b.ckpt"], "uniform": "uniform"}
+    study = StudyConfig(acquire="tiny.yaml", methods=methods, seeds=[5, 6, 7])
+    cells = make_cells(study, files_must_exist=False)
+    played = {(cell.method, cell.seed): cell.policy for cell in cells}
+    assert [played["learned", seed] for seed in (5, 6, 7)] == ["random_a.ckpt", "random_b.ckpt", "random_a.ckpt"]
+    assert {played["uniform", seed] for seed in (5, 6, 7)} == {"uniform"}
+    with pytest.raises(ConfigError, match=r"methods\.learned names no policy"):
+        StudyConfig(methods={"learned": []})
+
+
 def die_or_live(arguments):
     if "uniform" in arguments:
         os._exit(9)
