@@ -180,7 +180,7 @@ class Labelling(ABC):
         with self.timed("candidates"):
             found = look_at_regions(
                 self.segmenter, data.images, data.splits[self.set_name], data.grid, kind.pooling if kind else None,
-                pools.flatten(), data.eval_batch_size, needs.measures, self.stream("measures"),
+                pools.flatten(), data.eval_batch_size, needs.measures, self.stream_seed("measures"),
                 Hints(direction, labels),
             )  # fmt: skip
             known = self._look_at_labelled(needs)
@@ -212,7 +212,7 @@ class Labelling(ABC):
         data = self.data
         found = look_at_regions(
             self.segmenter, data.images, data.splits[self.set_name], data.grid, None, self.ledger.labelled,
-            data.eval_batch_size, needs.labelled_measures, self.stream("measures of labelled"),
+            data.eval_batch_size, needs.labelled_measures, self.stream_seed("measures of labelled"),
         )  # fmt: skip
         return found.measures
 

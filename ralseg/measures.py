@@ -40,7 +40,7 @@ class Glance:
     logits: Tensor  # [r, C, h, w] of the regions
     image: Tensor  # [r] position in the batch
     cell: Tensor  # [r]
-    generator: torch.Generator  # for dropout; on the CPU
+    seeds: list[int]  # one an image, for measures that draw at random: the company an image is in changes nothing
     hints: "Hints"
 
     def regions_of(self, maps: Tensor) -> Tensor:
@@ -95,8 +95,9 @@ def bald(glance: Glance, samples: int = BALD_SAMPLES) -> Tensor:
         raise ConfigError(f"BALD samples the decoder's dropout, but model.segmenter has dropout {drop}")
     expected = torch.zeros_like(glance.logits)
     own_entropy = torch.zeros_like(glance.logits[:, 0])
-    for _ in range(samples):
-        kept = torch.rand(*merged.shape[:2], 1, 1, generator=glance.generator) >= drop
+    channels = merged.shape[1]
+    drawn = [torch.rand(samples, channels, generator=torch.Generator().manual_seed(seed)) for seed in glance.seeds]
+    for kept in (torch.stack(drawn, 1) >= drop)[..., None, None]:
         coarse = segmenter.classify(merged * (kept / (1 - drop)).to(merged))
         logits = glance.regions_of(segmenter.upsample(coarse, grid.height, grid.width, segmenter.label_stride))
         expected += logits.softmax(1) / samples

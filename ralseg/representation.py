@@ -10,6 +10,7 @@ from ralseg import features
 from ralseg.data.cache import TensorCache
 from ralseg.features import RegionFeatures
 from ralseg.measures import MEASURES, Glance, Hints
+from ralseg.randomness import mixed_seed
 from ralseg.regions import RegionGrid
 from ralseg.segmenter import FPNSegmenter, predicted_classes
 
@@ -103,7 +104,7 @@ def look(
     cells: Tensor | None = None,
     batch_size: int = 16,
     measures: tuple[str, ...] = (),
-    generator: torch.Generator | None = None,
+    seed: int = 0,
     hints: Hints = _NO_HINTS,
 ) -> RegionFeatures:
     """Features of regions, each image passed through the network once.
@@ -117,7 +118,7 @@ def look(
         cells: [R, 2] rows of (position in ``indices``, cell) to describe, ascending in position; None: all.
         batch_size: Images in a pass.
         measures: Names of what to measure beside, see ``measures.py``.
-        generator: For measures that draw at random.
+        seed: For measures that draw at random.
         hints: For measures that need them; labels belong to the rows of ``cells``.
     """
     was_training = segmenter.training
@@ -144,7 +145,8 @@ def look(
             regions = grid.split(logits)[image, cell]
             labels = None if hints.labels is None else hints.labels[is_here].to(logits.device)
             known = replace(hints, labels=labels)
-            glance = Glance(segmenter, grid, merged, regions, image, cell, generator or torch.Generator(), known)
+            seeds = [mixed_seed(seed, index) for index in chosen]
+            glance = Glance(segmenter, grid, merged, regions, image, cell, seeds, known)
             described = replace(described, measures={name: MEASURES[name](glance) for name in measures})
         parts.append(described)
     segmenter.train(was_training)
@@ -160,7 +162,7 @@ def look_at_regions(
     regions: Tensor,
     batch_size: int = 16,
     measures: tuple[str, ...] = (),
-    generator: torch.Generator | None = None,
+    seed: int = 0,
     hints: Hints = _NO_HINTS,
 ) -> RegionFeatures:
     """Features of the given regions [R] of a set, in their order; only their images are looked at."""
@@ -170,5 +172,5 @@ def look_at_regions(
     chosen = [indices[image] for image in shown.tolist()]
     if hints.labels is not None:
         hints = replace(hints, labels=hints.labels[order])
-    found = look(segmenter, images, chosen, grid, pooling, cells, batch_size, measures, generator, hints)
+    found = look(segmenter, images, chosen, grid, pooling, cells, batch_size, measures, seed, hints)
     return found[order.argsort()]

@@ -17,11 +17,12 @@ from ralseg.errors import ConfigError
 from ralseg.features import entropy_map
 from ralseg.influence import reward_direction
 from ralseg.measures import MEASURES, Glance, Hints
+from ralseg.randomness import mixed_seed
 from ralseg.representation import Observation, look_at_regions
 
 
 def glance(logits: torch.Tensor) -> Glance:
-    return Glance(None, None, None, logits, None, None, torch.Generator(), Hints())
+    return Glance(None, None, None, logits, None, None, [], Hints())
 
 
 def observation(pools=(3, 4), picks=1, seed=0, **given) -> Observation:
@@ -59,25 +60,25 @@ def seen():
     return segmenter, data, torch.tensor([17, 0, 3, 4, 8])
 
 
-def measured(seen, name, seed=5):
+def measured(seen, name, seed=5, batch_size=16):
     segmenter, data, regions = seen
-    generator = torch.Generator().manual_seed(seed)
     images = data.splits["acquisition_set"]
-    found = look_at_regions(segmenter, data.images, images, data.grid, None, regions, 16, (name,), generator)
+    found = look_at_regions(segmenter, data.images, images, data.grid, None, regions, batch_size, (name,), seed)
     return found.measures[name]
 
 
 def test_bald_equals_a_reference_that_keeps_all_samples(seen):
     segmenter, data, regions = seen
-    generator = torch.Generator().manual_seed(5)
     positions = (regions // data.grid.cells).unique()
     images = [data.splits["acquisition_set"][i] for i in positions.tolist()]
     drop = segmenter.net.decoder.dropout.p
     with torch.no_grad():
         merged = segmenter.merge(segmenter.encode(data.images.stack(images)))
+        generators = [torch.Generator().manual_seed(mixed_seed(5, index)) for index in images]
         samples = []
         for _ in range(measures.BALD_SAMPLES):
-            mask = (torch.rand(*merged.shape[:2], 1, 1, generator=generator) >= drop) / (1 - drop)
+            numbers = torch.stack([torch.rand(merged.shape[1], generator=generator) for generator in generators])
+            mask = (numbers[..., None, None] >= drop) / (1 - drop)
             samples.append(segmenter.upsample(segmenter.classify(merged * mask), 64, 96, 2).softmax(1))
     every = torch.stack(samples)  # [samples, b, C, H, W]
     information = torch.special.entr(every.mean(0)).sum(1) - torch.special.entr(every).sum(2).mean(0)
@@ -85,6 +86,12 @@ def test_bald_equals_a_reference_that_keeps_all_samples(seen):
     expected = [cells[positions.tolist().index(r // data.grid.cells), r % data.grid.cells] for r in regions.tolist()]
     assert measured(seen, "bald").tolist() == pytest.approx(torch.stack(expected).tolist(), abs=1e-6)
     assert measured(seen, "bald").min() > 0
+
+
+def test_bald_of_an_image_does_not_depend_on_its_company(seen):
+    alone = measured(seen, "bald", batch_size=1)
+    assert alone.tolist() == pytest.approx(measured(seen, "bald").tolist(), abs=1e-6)
+    assert alone.tolist() != pytest.approx(measured(seen, "bald", seed=6).tolist(), abs=1e-6)
 
 
 def test_bald_keeps_sums_not_samples(seen, monkeypatch):
@@ -183,9 +190,7 @@ def test_every_baseline_scores_every_candidate(seen):
     hints = Hints(reward_direction(segmenter, data))
     for name, kind in BASELINES.items():
         measures = kind.needs.measures
-        found = look_at_regions(
-            segmenter, data.images, images, data.grid, None, regions[:4], 16, measures, torch.Generator(), hints
-        )
+        found = look_at_regions(segmenter, data.images, images, data.grid, None, regions[:4], 16, measures, hints=hints)
         policy = kind()
         shaped = {key: values.unflatten(0, (2, 2)) for key, values in found.measures.items()}
         scores = policy.scores(observation((2, 2), measures=shaped), torch.Generator())
