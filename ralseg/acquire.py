@@ -124,7 +124,8 @@ class AcquireTrainer(GameTrainer):
             try:
                 super().fit(model, datamodule=datamodule, ckpt_path=resume)
             except LabelsNeeded as request:
-                console.print(str(request))
+                if self.is_global_zero:
+                    console.print(str(request))
                 return None
             if self.fast_dev_run:
                 return None
@@ -134,8 +135,9 @@ class AcquireTrainer(GameTrainer):
                 self._finalize("failed")
                 raise
             self._finalize("success")
-        Console(width=120).print(result_table(result))
-        console.print(f"selection: {folder / 'selection.csv'}\nresult: {folder / RESULT}")
+        if self.is_global_zero:
+            Console(width=120).print(result_table(result))
+            console.print(f"selection: {folder / 'selection.csv'}\nresult: {folder / RESULT}")
         return result
 
     # -- after the acquisition -------------------------------------------------------------------
@@ -178,10 +180,12 @@ class AcquireTrainer(GameTrainer):
             result["budgets"][str(budget)] = scores
             self._log_scores(budget, scores)
             if budget == self.acquisition.budgets[-1]:
-                write_selection(done, folder)
+                if self.is_global_zero:
+                    write_selection(done, folder)
                 result["seconds"] = dict(done.seconds)
                 result["miou_by_step"] = done.scores if self.acquisition.score_steps else None
-        write_atomically(folder / RESULT, json.dumps(result, indent=1) + "\n")
+        if self.is_global_zero:
+            write_atomically(folder / RESULT, json.dumps(result, indent=1) + "\n")
         for logger in self._run_loggers():
             logger.log_file(folder / RESULT)
             logger.log_file(folder / "selection.csv")

@@ -217,6 +217,6 @@ class Acquisition(Labelling):
             )
         self.scores, self.initial_scores, self.seconds = state["scores"], state["initial_scores"], state["seconds"]
         self.ledger.load_state_dict(state["ledger"])
-        self.labels.add(self.ledger.labelled, self.oracle.label(self.ledger.labelled))
+        self.labels.add(self.ledger.labelled, self.ask(self.ledger.labelled))
         self.values, self.predicted = state["values"], list(state["predicted"])
         self.player.average.load_state_dict(state["average"])

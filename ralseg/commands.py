@@ -272,6 +272,8 @@ def quiet_console() -> None:
     warnings.filterwarnings("ignore", message=r".*module\(s\) in eval mode.*")  # a frozen encoder
     warnings.filterwarnings("ignore", message=".*exists and is not empty.*")  # a resumed run
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")  # all is cached
+    warnings.filterwarnings("ignore", message=".*LightningCLI's args parameter.*")  # they are the command line's
+    warnings.filterwarnings("ignore", message=".*It is recommended to use `self.log.*")  # the same on every rank
 
 
 def run(arguments: list[str]) -> int:
@@ -309,8 +311,7 @@ def _explained(message: str, command: str) -> str:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    # LightningCLI warns when it is given arguments while sys.argv has some too
-    sys.argv = ["ralseg"]
+    sys.argv[1:] = arguments  # what Lightning gives to the processes that it starts for further devices
     if arguments[0] == "data":
         return run_data(arguments[1:])
     if arguments[0] == "compare":

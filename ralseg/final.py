@@ -13,6 +13,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from ralseg import ranks
 from ralseg.acquisition import SET, Acquisition
 from ralseg.data.module import SegmentationData
 from ralseg.data.samples import Draw
@@ -156,8 +157,9 @@ def train_final(
             f"{folder} holds a final training with other options ({plan.name}: {json.dumps(planned)}); go on with "
             "those, or start the acquisition anew in another folder"
         )
-    write_atomically(plan, json.dumps(options_now) + "\n")
-    result: dict[str, Any] | None = read_json(report)
+    if ranks.rank() == 0:
+        write_atomically(plan, json.dumps(options_now) + "\n")
+    result: dict[str, Any] | None = ranks.from_first(lambda: read_json(report))
     if result is not None:
         return result
     data = done.data
@@ -190,12 +192,13 @@ def finish(
 ) -> dict[str, Any]:
     """Test the best segmenter, save it in the format of segmentation-models-pytorch, and note the scores."""
     scores = trainer.test(segmenter, datamodule=data)[0]
-    segmenter.net.save_pretrained(str(folder / "smp"))
     best = trainer.checkpoint_callback
     result = {
         "iterations": iterations,
         "reward_set/miou": float(getattr(best, "best_model_score", float("nan"))),
         **{name: float(value) for name, value in scores.items()},
     }
-    write_atomically(folder / "final.json", json.dumps(result, indent=1) + "\n")
+    if trainer.is_global_zero:
+        segmenter.net.save_pretrained(str(folder / "smp"))
+        write_atomically(folder / "final.json", json.dumps(result, indent=1) + "\n")
     return result

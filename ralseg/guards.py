@@ -8,7 +8,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, Checkpoint
 
-from ralseg import run_folder
+from ralseg import ranks, run_folder
 from ralseg.errors import NotFiniteError
 from ralseg.files import write_atomically
 from ralseg.interrupts import Interrupted, interrupts
@@ -33,15 +33,22 @@ class StopWhenAsked(Checkpoint):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The good moment."""
-        if interrupts.asked is not None:
+        asked = self._asked()
+        if asked is not None:
             trainer.save_checkpoint(self.path, weights_only=False)
-            raise Interrupted(interrupts.asked)
+            raise Interrupted(asked)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Whatever follows the training can be stopped at once."""
         interrupts.be_impatient()
-        if interrupts.asked is not None:
-            raise Interrupted(interrupts.asked)
+        asked = self._asked()
+        if asked is not None:
+            raise Interrupted(asked)
+
+    @staticmethod
+    def _asked() -> int | None:
+        """The signal that has come, to whichever rank: they must leave together."""
+        return next((signal for signal in ranks.gather(interrupts.asked) if signal is not None), None)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """The training has ended otherwise."""
@@ -55,7 +62,7 @@ class FiniteLoss(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Look at the loss."""
-        loss = float(outputs["loss"])
+        loss = float(ranks.mean(outputs["loss"]))
         if not math.isfinite(loss):
             context = {"epoch": trainer.current_epoch, "batch": batch_idx, "loss": loss}
             rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]

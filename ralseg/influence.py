@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ralseg import ranks
 from ralseg.data.module import SegmentationData
 from ralseg.data.readers import IGNORE
 from ralseg.segmenter import FPNSegmenter
@@ -36,6 +37,7 @@ def reward_direction(segmenter: FPNSegmenter, data: SegmentationData) -> Tensor:
             weight, bias = torch.autograd.grad(loss, [head.weight, head.bias])
         total += torch.cat([weight.flatten(1), bias[:, None]], 1)
     segmenter.train(was_training)
+    total = ranks.total(total)
     unit: Tensor = total / total.norm().clamp(min=torch.finfo(total.dtype).tiny)
     return unit
 

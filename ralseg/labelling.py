@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ralseg import ranks
 from ralseg.checkpoints import read_checkpoint
 from ralseg.data.module import SegmentationData
 from ralseg.errors import NotFiniteError, RalsegError
@@ -240,12 +241,16 @@ class Labelling(ABC):
 
     def have_labelled(self, regions: Tensor) -> None:
         """Step 4: the oracle labels the regions, the sets are updated, and the segmenter is shown them."""
-        labels = self.oracle.label(regions)
+        labels = self.ask(regions)
         self.ledger.add(regions, self.step)
         self.labels.add(regions, labels)
         self.data.show_regions(self.set_name, regions, self.labels, self.stream_seed("augmentation"))
         # dropout, the one draw that no generator can be given to
-        torch.manual_seed(self.stream_seed("dropout"))
+        torch.manual_seed(ranks.own_seed(self.stream_seed("dropout")))
+
+    def ask(self, regions: Tensor) -> Tensor:
+        """The oracle's labels; one process asks for all."""
+        return ranks.from_first(lambda: self.oracle.label(regions))
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:

@@ -6,6 +6,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.loops.fit_loop import _FitLoop
 
+from ralseg import ranks
 from ralseg.errors import ConfigError
 from ralseg.labelling import Labelling
 
@@ -58,7 +59,8 @@ class ActiveLearningLoop(_FitLoop):
                 self.play.scores = [self._initial_score()]
         if self.play.observation is None:
             self.play.observe()
-        self.play.reveal(self.play.choose())
+        picked = self.play.choose()
+        self.play.reveal(ranks.from_first(lambda: picked))
         self.max_batches = float("inf")  # of this step: the last one of an episode may be short
         super().on_advance_start()
 

@@ -3,6 +3,7 @@
 from torch import Tensor
 from torchmetrics.classification import MulticlassJaccardIndex
 
+from ralseg import ranks
 from ralseg.data.readers import IGNORE
 from ralseg.errors import DataError
 
@@ -29,8 +30,9 @@ class IoU(MulticlassJaccardIndex):
 
     def per_class(self) -> dict[str, float]:
         """IoU of each class that occurs, by name."""
-        hits = self.confmat.diag()
-        union = self.confmat.sum(0) + self.confmat.sum(1) - hits
+        counts = ranks.total(self.confmat)
+        hits = counts.diag()
+        union = counts.sum(0) + counts.sum(1) - hits
         return {
             name: float(hit / total)
             for name, hit, total in zip(self.class_names, hits, union, strict=True)

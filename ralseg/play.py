@@ -98,7 +98,7 @@ class Play(Labelling):
         needs, labels = (Learned(self.ralis.query) if is_training else self.policy()).needs, None
         if self._is_taught:  # the train set's labels are known: what each candidate is worth can be told
             needs = replace(needs, measures=(*needs.measures, "true_influence"))
-            labels = self.oracle.label(pools.flatten())
+            labels = self.ask(pools.flatten())
         self.observation = self.look_at(pools, needs, labels=labels)
 
     @property
@@ -338,7 +338,7 @@ class Play(Labelling):
         self.initial_scores, self.history = state["initial_scores"], state["history"]
         self.scores, self.seconds = state["scores"], state["seconds"]
         self.ledger.load_state_dict(state["ledger"])
-        self.labels.add(self.ledger.labelled, self.oracle.label(self.ledger.labelled))
+        self.labels.add(self.ledger.labelled, self.ask(self.ledger.labelled))
         self.replay.load_state_dict(state["replay"])
         self.statistics.load_state_dict(state["statistics"])
         self.ralis.average.load_state_dict(state["average"])

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 
-from ralseg import __version__
+from ralseg import __version__, ranks
 from ralseg.data.module import SegmentationData
 from ralseg.data.samples import Batch
 from ralseg.errors import ConfigError
@@ -71,7 +71,9 @@ class SegmenterPlayer(pl.LightningModule):
         if self.gradient_clip:
             torch.nn.utils.clip_grad_norm_(self.segmenter.parameters(), self.gradient_clip)
         optimizer.step()
-        self.loss = float(loss.detach())
+        if not self.segmenter.freeze_encoder:
+            ranks.share_buffers(self.segmenter.net)
+        self.loss = float(ranks.mean(loss.detach()))
 
     def on_validation_start(self) -> None:
         """Score the averaged weights; they take in the step just trained."""

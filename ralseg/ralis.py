@@ -33,6 +33,8 @@ class Ralis(SegmenterPlayer):
         data = SegmentationData.of(self)
         num_state_regions = len(data.splits.state_set) * data.grid.cells
         self.query.build(data.class_names, num_state_regions, data.seed)
+        # every rank trains its own copy on the same replay: gradients that wait for no other rank
+        self.query.net.requires_grad_(False)
 
     def check_options(self, data: SegmentationData) -> None:
         """Refuse what the game would silently ignore."""
@@ -41,7 +43,8 @@ class Ralis(SegmenterPlayer):
             raise ConfigError("the state_set is empty; set data.splits.state, or use_state: false in model.query")
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        """One optimizer each."""
+        """One optimizer each. By now ranks share the segmenter's gradients, and not the query network's."""
+        self.query.net.requires_grad_(True)
         return [self.segmenter.configure_optimizers(), self.query.configure_optimizers()]
 
     @property
@@ -54,7 +57,7 @@ class Ralis(SegmenterPlayer):
         optimizer = self.query_optimizer
         optimizer.zero_grad()
         loss = self.query.batch_loss(batch)
-        self.manual_backward(loss)
+        loss.backward()  # not Lightning's, which would make ranks wait for the segmenter's gradients
         if self.query.gradient_clip:
             torch.nn.utils.clip_grad_norm_(self.query.net.parameters(), self.query.gradient_clip)
         # the optimizer itself: Lightning would count this as a step of the segmenter

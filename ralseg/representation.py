@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ralseg import features
+from ralseg import features, ranks
 from ralseg.data.cache import TensorCache
 from ralseg.features import RegionFeatures
 from ralseg.measures import MEASURES, Glance, Hints
@@ -94,7 +94,6 @@ class Representation:
         return torch.cat([vector, prior], 1).reshape(*shape, -1)
 
 
-@torch.no_grad()  # not inference_mode: the query network learns from these tensors
 def look(
     segmenter: FPNSegmenter,
     images: TensorCache,
@@ -107,7 +106,7 @@ def look(
     seed: int = 0,
     hints: Hints = _NO_HINTS,
 ) -> RegionFeatures:
-    """Features of regions, each image passed through the network once.
+    """Features of regions, each image passed through the network once, by one of the ranks.
 
     Args:
         segmenter: The network; it is put into evaluation mode for the pass and back.
@@ -121,10 +120,37 @@ def look(
         seed: For measures that draw at random.
         hints: For measures that need them; labels belong to the rows of ``cells``.
     """
-    was_training = segmenter.training
-    segmenter.eval()
     if cells is None:
         cells = torch.cartesian_prod(torch.arange(len(indices)), torch.arange(grid.cells))
+    turn = cells[:, 0] % ranks.size()  # whose each region is
+    mine = turn == ranks.rank()
+    own_images = indices[ranks.rank() :: ranks.size()]
+    own_cells = torch.stack([cells[mine, 0] // ranks.size(), cells[mine, 1]], 1)
+    if hints.labels is not None:
+        hints = replace(hints, labels=hints.labels[mine])
+    own = None
+    if own_images:
+        own = _look(segmenter, images, own_images, grid, pooling, own_cells, batch_size, measures, seed, hints)
+    found = RegionFeatures.join([part for part in ranks.gather(own) if part is not None])
+    return found if ranks.size() == 1 else found[turn.argsort(stable=True).argsort()]
+
+
+@torch.no_grad()  # not inference_mode: the query network learns from these tensors
+def _look(
+    segmenter: FPNSegmenter,
+    images: TensorCache,
+    indices: list[int],
+    grid: RegionGrid,
+    pooling: features.EntropyPooling | None,
+    cells: Tensor,
+    batch_size: int,
+    measures: tuple[str, ...],
+    seed: int,
+    hints: Hints,
+) -> RegionFeatures:
+    """What this rank looks at itself; arguments as of :func:`look`."""
+    was_training = segmenter.training
+    segmenter.eval()
     parts: list[RegionFeatures] = []
     for start in range(0, len(indices), batch_size):
         chosen = indices[start : start + batch_size]

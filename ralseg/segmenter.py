@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 from torch.nn import functional
 
-from ralseg import __version__, encoders
+from ralseg import __version__, encoders, ranks
 from ralseg.data.cache import TensorCache
 from ralseg.data.module import SegmentationData
 from ralseg.data.readers import IGNORE
@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 def masked_cross_entropy(logits: Tensor, mask: Tensor, weight: Tensor | None = None) -> Tensor:
     """Weighted mean cross-entropy over labelled pixels; 0, not NaN, where there is none.
 
+    Where several ranks share a batch, the mean of what they get is that of the whole batch, and so is the mean of
+    their gradients, however their labelled pixels are distributed.
+
     Args:
         logits: [B, C, H, W].
         mask: [B, H, W] class indices, 255 = not labelled.
@@ -36,7 +39,7 @@ def masked_cross_entropy(logits: Tensor, mask: Tensor, weight: Tensor | None = N
     loss = functional.cross_entropy(logits, target, weight, ignore_index=IGNORE, reduction="sum")
     labelled = target != IGNORE
     total = labelled.sum() if weight is None else weight[target[labelled]].sum()
-    return loss / total.clamp(min=torch.finfo(loss.dtype).tiny)
+    return loss / ranks.mean(total.to(loss.dtype)).clamp(min=torch.finfo(loss.dtype).tiny)
 
 
 def predicted_classes(logits: Tensor) -> Tensor:
@@ -266,7 +269,7 @@ class FPNSegmenter(pl.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Loss of one batch."""
         loss = self.loss(batch)
-        self.log("segmenter/loss", loss, prog_bar=True)
+        self.log("segmenter/loss", loss, prog_bar=True, sync_dist=True)
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -277,7 +280,7 @@ class FPNSegmenter(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the mean IoU on the reward set."""
-        self.log("reward_set/miou", self.reward_iou.compute(), prog_bar=True)
+        self.log("reward_set/miou", self.reward_iou.compute(), prog_bar=True, sync_dist=True)
         self.reward_iou.reset()
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
@@ -287,8 +290,9 @@ class FPNSegmenter(pl.LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Log mean IoU and the IoU of each class that occurs."""
-        self.log("test_set/miou", self.test_iou.compute())
-        self.log_dict({f"test_set/iou/{name}": iou for name, iou in self.test_iou.per_class().items()})
+        self.log("test_set/miou", self.test_iou.compute(), sync_dist=True)
+        by_class = {f"test_set/iou/{name}": iou for name, iou in self.test_iou.per_class().items()}
+        self.log_dict(by_class, sync_dist=True)
 
     def configure_optimizers(self) -> Any:
         """Optimizer and schedule of the trainable parameters."""

@@ -11,10 +11,11 @@ import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
+from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
 from rich.table import Table
 
-from ralseg import run_folder
+from ralseg import ranks, run_folder
 from ralseg.checkpoints import LAST, DurableCheckpointIO
 from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError
@@ -25,6 +26,7 @@ from ralseg.segmenter import FPNSegmenter
 from ralseg.tracking import RunLogger
 
 SCORE = "reward_set/miou"
+_FORKING = ("_spawn", "_fork", "_notebook")  # strategies whose processes do not start with the command line
 
 
 class RunTrainer(pl.Trainer):
@@ -73,7 +75,13 @@ class RunTrainer(pl.Trainer):
         if kwargs.get("enable_checkpointing") is not False:
             callbacks.append(StopWhenAsked(Path(folder) / run_folder.CHECKPOINTS / LAST, grace_seconds))
         kwargs["callbacks"] = callbacks
+        kwargs["use_distributed_sampler"] = False  # ours counts no image twice; see SharedBatches
         super().__init__(**kwargs)
+        is_known = isinstance(self.strategy, DDPStrategy) and not str(kwargs.get("strategy")).endswith(_FORKING)
+        if self.world_size > 1 and not is_known:
+            raise ConfigError(
+                f"trainer.strategy={kwargs.get('strategy')} is not one that ralseg can share a run with; use ddp"
+            )
 
     def best_checkpoint(self, folder: Path) -> Checkpoint:
         """The callback that keeps ``best.ckpt``."""
@@ -106,7 +114,7 @@ class RunTrainer(pl.Trainer):
                 f"the run ended after {self.current_epoch} epochs without one validation, so nothing was kept; lower "
                 f"trainer.check_val_every_n_epoch={self.check_val_every_n_epoch} or train longer"
             )
-        if isinstance(best, ModelCheckpoint) and best.best_model_score is not None:
+        if isinstance(best, ModelCheckpoint) and best.best_model_score is not None and self.is_global_zero:
             score = 100 * float(best.best_model_score)
             Console(soft_wrap=True).print(f"best {SCORE} {score:.2f} in {best.best_model_path}")
 
@@ -162,7 +170,7 @@ class SeededEpochs(Callback):
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the epoch's stream."""
-        torch.manual_seed(stream_seed(self.seed, "dropout", trainer.current_epoch))
+        torch.manual_seed(ranks.own_seed(stream_seed(self.seed, "dropout", trainer.current_epoch)))
 
 
 def last(folder: Path, every_n_epochs: int) -> ModelCheckpoint:

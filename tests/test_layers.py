@@ -6,8 +6,9 @@ from pathlib import Path
 import ralseg
 
 MODULES = """
-ralseg ralseg.errors ralseg.randomness ralseg.files ralseg.interrupts ralseg.imports ralseg.nulls ralseg.shipped
-ralseg.regions ralseg.ledger ralseg.checkpoints ralseg.run_folder ralseg.post ralseg.tracking ralseg.guards
+ralseg ralseg.errors ralseg.randomness ralseg.ranks ralseg.files ralseg.interrupts ralseg.imports ralseg.nulls
+ralseg.shipped ralseg.regions ralseg.ledger ralseg.checkpoints ralseg.run_folder ralseg.post ralseg.tracking
+ralseg.guards
 ralseg.data.readers ralseg.data.base ralseg.data.camvid ralseg.data.cityscapes ralseg.data.gtav ralseg.data.folder
 ralseg.data.synthetic ralseg.data ralseg.data.cache ralseg.data.masks ralseg.oracle ralseg.data.samples
 ralseg.data.splits ralseg.data.module ralseg.data.check ralseg.encoders ralseg.metrics ralseg.segmenter

@@ -101,7 +101,7 @@ def test_hidden_labels_are_hidden(data):
 
 def epoch_of(data, epoch):
     loader = data.train_dataloader()
-    loader.sampler.set_epoch(epoch)
+    loader.batch_sampler.sampler.set_epoch(epoch)
     return [torch.cat([part.flatten().float() for part in batch]) for batch in loader]
 
 

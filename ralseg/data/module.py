@@ -16,10 +16,11 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
+from ralseg import ranks
 from ralseg.data.base import SegmentationDataset
 from ralseg.data.cache import TensorCache
 from ralseg.data.masks import MaskVault
-from ralseg.data.samples import Augmentation, Batch, Box, Draw, Samples, SeededSampler
+from ralseg.data.samples import Augmentation, Batch, Box, Draw, Samples, SeededSampler, SharedBatches
 from ralseg.data.splits import (
     Splits,
     SplitSizes,
@@ -54,8 +55,8 @@ class SegmentationData(pl.LightningDataModule):
         reward_images: Score on a fixed subset of so many images of the reward set, chosen so that its
             classes are distributed like the whole set's. None: all of them (paper).
         fit_images: Use only so many images of ``fit_on``, drawn with the run's seed. None: all.
-        batch_size: Samples in a training batch (paper: 32 on CamVid, 16 on Cityscapes).
-        eval_batch_size: Images in a batch without gradients.
+        batch_size: Samples in a training batch, of all devices together (paper: 32 on CamVid, 16 on Cityscapes).
+        eval_batch_size: Images in a batch without gradients, on each device.
         crop: (height, width) of training crops (paper: 224x224 on CamVid); None trains on whole images.
         flip: Mirror half of the training samples.
         cache_gb: How many GB of decoded images and masks are kept in RAM; the rest goes to disk.
@@ -278,7 +279,7 @@ class SegmentationData(pl.LightningDataModule):
             raise ConfigError(f"the {name} is empty; check data.splits")
         self.masks.open(indices)
         samples = self.image_samples(indices, augment=False)
-        return self.loader(samples, SeededSampler(len(samples), shuffle=False), self.eval_batch_size)
+        return self.loader(samples, SeededSampler(len(samples), shuffle=False), self.eval_batch_size * ranks.size())
 
     def show_regions(self, name: str, regions: Tensor, labels: RevealedLabels, seed: int) -> None:
         """Make ``train_dataloader`` give one pass over labelled regions, augmented by ``seed``."""
@@ -287,11 +288,10 @@ class SegmentationData(pl.LightningDataModule):
         self.step_loader = self.loader(samples, draws, self.batch_size)
 
     def loader(self, samples: Samples, sampler: Iterable[Draw], batch_size: int) -> DataLoader[Batch]:
-        """A loader with this module's workers."""
+        """A loader with this module's workers; of batches of ``batch_size`` it gives this rank's part."""
         return DataLoader(
             samples,
-            batch_size=batch_size,
-            sampler=sampler,
+            batch_sampler=SharedBatches(sampler, batch_size),
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(),

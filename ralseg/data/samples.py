@@ -1,7 +1,8 @@
 """Training and evaluation samples: image, mask, and where they came from."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -9,7 +10,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 from torchvision.transforms.v2 import functional as transforms
 
+from ralseg import ranks
 from ralseg.data.cache import TensorCache
+from ralseg.data.readers import IGNORE
 from ralseg.randomness import mixed_seed
 
 Box = tuple[int, int, int, int]
@@ -26,10 +29,11 @@ class Batch(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """One sample to make: which, and the seed of its augmentation."""
+    """One sample to make: which, the seed of its augmentation, and whether it only fills up a batch."""
 
     position: int
     seed: int
+    is_void: bool = False  # nothing of it is labelled, so it counts nowhere
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,8 @@ class Samples(Dataset[Batch]):
                 boxes = self._contain(draw.position)
                 box = boxes[draw.seed % len(boxes)] if boxes else None
             image, mask, flipped = self._augmentation(image, mask, draw.seed, box)
+        if draw.is_void:
+            mask = torch.full_like(mask, IGNORE)
         return Batch(image, mask, torch.tensor(index), torch.tensor(flipped))
 
 
@@ -153,3 +159,30 @@ class SeededSampler(Sampler[Draw]):
             order = torch.randperm(self.num_samples, generator=generator)
         seeds = torch.randint(2**62, (self.num_samples,), generator=generator)
         yield from map(Draw, order.tolist(), seeds.tolist())
+
+
+class SharedBatches(Sampler[list[Draw]]):
+    """Batches of draws, of which each rank makes its part; with one process they are all its own.
+
+    No draw is made twice. A part that would be shorter than another rank's is filled up with void samples, so that
+    all ranks make equally many steps, also one for which nothing is left.
+
+    Args:
+        sampler: Gives the draws, the same on every rank.
+        batch_size: Draws in a batch, of all ranks together.
+    """
+
+    def __init__(self, sampler: Iterable[Draw], batch_size: int) -> None:
+        self.sampler, self.batch_size = sampler, batch_size
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return -(-len(self.sampler) // self.batch_size)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[list[Draw]]:
+        """Yield this rank's part of each batch."""
+        draws = iter(self.sampler)
+        while batch := list(islice(draws, self.batch_size)):
+            mine = batch[ranks.rank() :: ranks.size()]
+            missing = -(-len(batch) // ranks.size()) - len(mine)
+            yield mine + [batch[0]._replace(is_void=True)] * missing

@@ -1,0 +1,235 @@
+"""Two processes do what one does: the same picks and rewards, and none waits for another in vain."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import small_data
+from test_loop import model
+
+from ralseg import ranks
+from ralseg.cli import main
+from ralseg.data.readers import IGNORE
+from ralseg.data.samples import Draw, SharedBatches
+from ralseg.errors import ConfigError, DataError
+from ralseg.representation import look_at_regions
+from ralseg.segmenter import masked_cross_entropy
+from ralseg.trainer import RunTrainer
+
+TWO = ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+OPTIMIZER = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.02, "momentum": 0.9}}
+SEGMENTER = {
+    "encoder": "resnet18", "encoder_weights": "none", "pyramid_channels": 32, "segmentation_channels": 32,
+    "dropout": 0.0, "freeze_encoder": True, "optimizer": OPTIMIZER,
+}  # fmt: skip
+IN_GAME = {
+    "class_path": "ralseg.segmenter.FPNSegmenter",
+    "init_args": SEGMENTER | {"cache_features": True, "label_stride": 2},
+}
+QUERY = {"class_path": "ralseg.query.QueryNetwork", "init_args": {"batch_size": 8}}
+TRAINER = {"logger": False, "enable_model_summary": False, "enable_progress_bar": False}
+GAME = {
+    "budget": 12, "regions_per_step": 4, "pool_size": 3, "episodes": 1, "validation_every": 1, "validation_plays": 1,
+    "epsilon_start": 0.3, "reward": {"average": 0.5},
+}  # fmt: skip
+
+
+def data(num_val: int) -> dict:
+    """One image of the state set, so that the second rank has none; 5 does not divide by 2."""
+    streets = {"num_train": 14, "num_val": num_val, "num_test": 5, "height": 64, "width": 96}
+    return {
+        "dataset": {"class_path": "ralseg.data.SyntheticStreets", "init_args": streets},
+        "splits": {"state": 1, "train": 7},
+        "grid": {"rows": 2, "columns": 3},
+        "batch_size": 5,
+        "eval_batch_size": 2,
+    }
+
+
+def run(folder: Path, config: dict, *arguments: str, processes: int) -> Path:
+    """Run a command here, or as two processes as a person would; returns the run's folder."""
+    file, root = folder / "config.yaml", folder / f"{processes}"
+    file.write_text(yaml.safe_dump({"seed_everything": 3, **config}))
+    command = [arguments[0], "--config", str(file), *arguments[1:], "--trainer.default_root_dir", str(root)]
+    if processes == 1:
+        assert main(command) == 0
+        return root
+    witness = ["--trainer.callbacks+", "witness.Witness", "--allow_import", "witness"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "ralseg", *command, *TWO, *witness],
+        cwd=folder, env=environment, timeout=240, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    ended = [json.loads((root / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert ended[0] == ended[1], "the ranks end with different weights"
+    assert ended[0]["ranks"] == 2
+    return root
+
+
+def scores(history: list[dict]) -> list[float]:
+    return [score for episode in history for score in episode["miou"]]
+
+
+def test_fit_plays_the_same_game(tmp_path):
+    config = {
+        "trainer": TRAINER | {"game": GAME},
+        "model": {"segmenter": IN_GAME, "query": QUERY},
+        "data": data(num_val=5),
+    }
+    one, two = (run(tmp_path, config, "fit", processes=n) for n in (1, 2))
+    first, second = (json.loads((folder / "history.json").read_text()) for folder in (one, two))
+    assert len(first) == len(second) == 4
+    for path in (one / "episodes").iterdir():
+        assert (two / "episodes" / path.name).read_text() == path.read_text()
+    assert scores(second) == pytest.approx(scores(first), abs=1e-5)
+    assert second[-1]["query_loss"] == pytest.approx(first[-1]["query_loss"], rel=1e-2)
+
+
+def test_acquire_when_nothing_is_left_for_the_second_rank(tmp_path):
+    """The reward set has one image, and the policy looks at it too."""
+    config = {
+        "trainer": TRAINER
+        | {
+            "acquisition": {"budgets": [6], "regions_per_step": 4, "pool_size": 3, "score_steps": True},
+            "final": {"max_steps": 4, "validate_every": 2, "optimizer": OPTIMIZER},
+        },
+        "model": {"segmenter": IN_GAME},
+        "data": data(num_val=1),
+    }
+    one, two = (run(tmp_path, config, "acquire", "--policy", "expected_influence", processes=n) for n in (1, 2))
+    assert (two / "selection.csv").read_text() == (one / "selection.csv").read_text()
+    first, second = (json.loads((folder / "result.json").read_text()) for folder in (one, two))
+    assert second["miou_by_step"] == pytest.approx(first["miou_by_step"], abs=1e-5)
+    for name, value in first["budgets"]["6"].items():
+        if isinstance(value, float):
+            assert second["budgets"]["6"][name] == pytest.approx(value, abs=1e-4), name
+
+
+def test_pretrain_counts_every_image_once(tmp_path):
+    config = {
+        "trainer": TRAINER | {"max_epochs": 2},
+        "model": SEGMENTER | {"class_weights": "inverse_sqrt"},
+        "data": data(num_val=3),
+    }
+    one, two = (run(tmp_path, config, "pretrain", processes=n) for n in (1, 2))
+    first, second = (
+        torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for folder in (one, two)
+    )
+    for name, weights in first.items():
+        assert torch.allclose(second[name], weights, atol=1e-5), name
+
+
+def test_statistics_of_a_trained_encoder_are_the_same_on_all_ranks(tmp_path):
+    segmenter = IN_GAME | {"init_args": SEGMENTER | {"freeze_encoder": False}}
+    rules = GAME | {"budget": 4, "validation_plays": 0}
+    config = {
+        "trainer": TRAINER | {"game": rules},
+        "model": {"segmenter": segmenter, "query": QUERY},
+        "data": data(num_val=2),
+    }
+    run(tmp_path, config, "fit", processes=2)  # which looks at the weights
+
+
+# -- the pieces, with ranks that are only pretended ------------------------------------------------
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """Make this process one rank of several."""
+
+    def be(rank: int, size: int) -> None:
+        monkeypatch.setattr(ranks, "rank", lambda: rank)
+        monkeypatch.setattr(ranks, "size", lambda: size)
+
+    return be
+
+
+@pytest.mark.parametrize(("count", "size"), [(7, 2), (1, 2), (10, 3), (12, 4), (3, 8)])
+def test_every_draw_is_made_once(pretend, count, size):
+    draws = [Draw(position, 0) for position in range(count)]
+    made, steps = [], []
+    for rank in range(size):
+        pretend(rank, size)
+        batches = list(SharedBatches(draws, 4))
+        assert len(batches) == len(SharedBatches(draws, 4))
+        steps.append([len(batch) for batch in batches])
+        made += [draw.position for batch in batches for draw in batch if not draw.is_void]
+    assert sorted(made) == list(range(count))
+    assert all(lengths == steps[0] for lengths in steps), "ranks would wait for each other"
+
+
+def test_void_samples_hold_no_label():
+    module = small_data()
+    module.setup()
+    samples = module.image_samples(module.labelled_images("reward_set"), augment=False)
+    assert (samples[Draw(0, 0, is_void=True)].mask == IGNORE).all()
+    assert (samples[Draw(0, 0)].mask != IGNORE).any()
+
+
+def test_the_mean_of_the_ranks_losses_is_that_of_the_whole_batch(monkeypatch):
+    """One rank has many labelled pixels and the other few: a mean of means would be wrong."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 3, 8, 8, generator=generator)
+    mask = torch.randint(0, 3, (2, 8, 8), generator=generator)
+    mask[1, 1:] = IGNORE
+    weight = torch.tensor([0.5, 1.0, 3.0])
+    known = mask != IGNORE
+    totals = [weight[mask[i][known[i]]].sum() for i in (0, 1)]
+    whole = masked_cross_entropy(logits, mask, weight)
+    monkeypatch.setattr(ranks, "mean", lambda total: sum(totals) / 2)
+    parts = [masked_cross_entropy(logits[i : i + 1], mask[i : i + 1], weight) for i in (0, 1)]
+    assert float(sum(parts) / 2) == pytest.approx(float(whole), rel=1e-6)
+
+
+def test_regions_come_back_in_their_order(pretend, monkeypatch):
+    module = small_data()
+    module.setup()
+    segmenter = model().segmenter.eval()
+    regions = torch.tensor([17, 3, 30, 4, 0, 5])
+    arguments = (segmenter, module.images, module.splits.train_set, module.grid, "3H", regions, 4, ("margin",))
+    alone = look_at_regions(*arguments)
+    parts = []
+
+    def bring(mine):
+        parts.append(mine)
+        raise StopIteration  # the other ranks' parts are still to come
+
+    monkeypatch.setattr(ranks, "gather", bring)
+    for rank in range(3):
+        pretend(rank, 3)
+        with pytest.raises(StopIteration):
+            look_at_regions(*arguments)
+    monkeypatch.setattr(ranks, "gather", lambda mine: parts)
+    together = look_at_regions(*arguments)
+    assert torch.allclose(together.vector(), alone.vector(), atol=1e-5)
+    assert torch.allclose(together.measures["margin"], alone.measures["margin"], atol=1e-5)
+
+
+def test_ranks_have_their_own_dropout_and_the_first_one_that_of_a_single_process(pretend):
+    seeds = set()
+    for rank in range(3):
+        pretend(rank, 3)
+        seeds.add(ranks.own_seed(11))
+    assert len(seeds) == 3
+    assert 11 in seeds
+
+
+def test_other_strategies_are_refused(tmp_path):
+    options = {"default_root_dir": str(tmp_path), "logger": False, "accelerator": "cpu", "devices": 2}
+    with pytest.raises(ConfigError, match=r"trainer.strategy=ddp_spawn is not one .* use ddp"):
+        RunTrainer(strategy="ddp_spawn", **options)
+
+
+def test_what_the_first_rank_meets_all_hear():
+    def fail() -> None:
+        raise DataError("no mask")
+
+    with pytest.raises(DataError, match="no mask"):
+        ranks.from_first(fail)
+    assert ranks.from_first(lambda: 5) == 5
