@@ -207,7 +207,7 @@ class Acquisition(Labelling):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a checkpoint left off. The oracle is asked again for the labels."""
+        """Go on where a checkpoint left off."""
         self.step = state["step"]
         differing = [name for name, value in self._rules().items() if state["rules"].get(name) != value]
         if differing:
@@ -216,7 +216,6 @@ class Acquisition(Labelling):
                 "go on with the configuration in the run's folder, or start anew"
             )
         self.scores, self.initial_scores, self.seconds = state["scores"], state["initial_scores"], state["seconds"]
-        self.ledger.load_state_dict(state["ledger"])
-        self.labels.add(self.ledger.labelled, self.ask(self.ledger.labelled))
+        self._load_ledger(state["ledger"])
         self.values, self.predicted = state["values"], list(state["predicted"])
         self.player.average.load_state_dict(state["average"])

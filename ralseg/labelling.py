@@ -145,6 +145,7 @@ class Labelling(ABC):
         grid = self.data.grid
         self.ledger = RegionLedger(len(self.data.splits[self.set_name]) * grid.cells)
         self.labels = RevealedLabels(grid)
+        self._histograms = torch.zeros(0, len(self.data.class_names))
         self.seconds: dict[str, float] = {}
 
     def counters(self) -> tuple[str, int, int]:
@@ -218,12 +219,19 @@ class Labelling(ABC):
         return found.measures
 
     def labelled_histograms(self) -> Tensor:
-        """Ground-truth class histograms of the labelled regions: [L, C]."""
-        num_classes = len(self.data.class_names)
-        regions = self.ledger.labelled.tolist()
-        if not regions:
-            return torch.zeros(0, num_classes)
-        return class_histogram(torch.stack([self.labels[region] for region in regions]), num_classes)
+        """Ground-truth class histograms of the labelled regions, in the ledger's order: [L, C]."""
+        return self._histograms
+
+    def _take(self, regions: Tensor, labels: Tensor) -> None:
+        """Keep labels, and count their classes once."""
+        self.labels.add(regions, labels)
+        found = class_histogram(labels, len(self.data.class_names))
+        self._histograms = torch.cat([self._histograms, found])
+
+    def _load_ledger(self, state: dict[str, Any]) -> None:
+        """Return to a saved ledger. The oracle is asked again for the labels."""
+        self.ledger.load_state_dict(state)
+        self._take(self.ledger.labelled, self.ask(self.ledger.labelled))
 
     def score(self, policy: Policy) -> Tensor:
         """What a policy thinks of the candidates: [K, N]."""
@@ -243,7 +251,7 @@ class Labelling(ABC):
         """Step 4: the oracle labels the regions, the sets are updated, and the segmenter is shown them."""
         labels = self.ask(regions)
         self.ledger.add(regions, self.step)
-        self.labels.add(regions, labels)
+        self._take(regions, labels)
         self.data.show_regions(self.set_name, regions, self.labels, self.stream_seed("augmentation"))
         # dropout, the one draw that no generator can be given to
         torch.manual_seed(ranks.own_seed(self.stream_seed("dropout")))
@@ -257,4 +265,8 @@ class Labelling(ABC):
         """Add the seconds spent inside to a part of the labelling."""
         start = time.perf_counter()
         yield
-        self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
+        self.spend(part, time.perf_counter() - start)
+
+    def spend(self, part: str, seconds: float) -> None:
+        """Add seconds to a part of the labelling."""
+        self.seconds[part] = self.seconds.get(part, 0.0) + seconds

@@ -67,8 +67,12 @@ class ActiveLearningLoop(_FitLoop):
     def advance(self) -> None:
         """Steps 5 and 6: one training iteration on the new regions, then mean IoU on the reward set."""
         assert self.play is not None
-        with self.play.timed("train and score"):
-            super().advance()
+        start = time.perf_counter()
+        self.play.player.scoring_seconds = 0.0
+        super().advance()
+        reward = self.play.player.scoring_seconds
+        self.play.spend("train", time.perf_counter() - start - reward)
+        self.play.spend("reward", reward)
 
     def on_advance_end(self) -> None:
         """The reward, the next look, and what is learned from both; then hooks and checkpoints."""

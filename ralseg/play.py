@@ -325,7 +325,7 @@ class Play(Labelling):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a checkpoint left off. The oracle is asked again for the labels."""
+        """Go on where a checkpoint left off."""
         for name in self._COUNTERS:
             setattr(self, name, state[name])
         differing = [name for name, value in self._rules().items() if state["rules"][name] != value]
@@ -337,8 +337,7 @@ class Play(Labelling):
         self.block_steps = [PlayedStep(**step) for step in state["block_steps"]]
         self.initial_scores, self.history = state["initial_scores"], state["history"]
         self.scores, self.seconds = state["scores"], state["seconds"]
-        self.ledger.load_state_dict(state["ledger"])
-        self.labels.add(self.ledger.labelled, self.ask(self.ledger.labelled))
+        self._load_ledger(state["ledger"])
         self.replay.load_state_dict(state["replay"])
         self.statistics.load_state_dict(state["statistics"])
         self.ralis.average.load_state_dict(state["average"])

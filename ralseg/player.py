@@ -1,5 +1,6 @@
 """The segmenter as a player: trained by hand, in the order that the loop dictates."""
 
+import time
 from typing import Any
 
 import lightning.pytorch as pl
@@ -29,6 +30,7 @@ class SegmenterPlayer(pl.LightningModule):
         self.gradient_clip = gradient_clip
         self.average = WeightAverage(segmenter, share=1.0)
         self.miou = 0.0
+        self.scoring_seconds = 0.0
         self.loss = 0.0
         self.step_metrics: dict[str, float] = {}
 
@@ -77,6 +79,7 @@ class SegmenterPlayer(pl.LightningModule):
 
     def on_validation_start(self) -> None:
         """Score the averaged weights; they take in the step just trained."""
+        self.scoring_seconds -= time.perf_counter()
         self.average.swap_in()
 
     # -- step 6: mean IoU on the reward set ------------------------------------------------------
@@ -93,6 +96,7 @@ class SegmenterPlayer(pl.LightningModule):
     def on_validation_end(self) -> None:
         """Go on training the weights themselves."""
         self.average.swap_out()
+        self.scoring_seconds += time.perf_counter()
 
     def on_train_epoch_end(self) -> None:
         """Log what the loop has left here about the step."""
