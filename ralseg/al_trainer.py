@@ -112,7 +112,8 @@ class ActiveLearningTrainer(GameTrainer):
         if record["kind"] != "validation" or record["role"] != "policy":
             return
         if record["round"] in curves.finished_rounds(play.history, self.game.validation_plays):
-            play.ralis.step_metrics |= curves.validation_metrics(play.history, record["round"])
+            play.ralis.round_metrics = curves.validation_metrics(play.history, record["round"])
+            play.ralis.step_metrics |= play.ralis.round_metrics
             picture = folder / "learning_curve.png"
             curves.draw_learning_curve(play.history, self.game.validation_plays, picture)
             for logger in self.loggers:

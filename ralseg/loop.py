@@ -83,8 +83,8 @@ class ActiveLearningLoop(_FitLoop):
         if not play.is_over:
             play.observe()
         play.learn()
+        play.player.step_number = play.axis(self.trainer.current_epoch)
         play.player.step_metrics |= {
-            "step": float(play.axis(self.trainer.current_epoch)),
             f"{play.counters()[0]}/seconds": time.perf_counter() - self._started,
             **play.metrics(),
         }

@@ -32,7 +32,9 @@ class SegmenterPlayer(pl.LightningModule):
         self.miou = 0.0
         self.scoring_seconds = 0.0
         self.loss = 0.0
+        self.step_number = 0
         self.step_metrics: dict[str, float] = {}
+        self.round_metrics: dict[str, float] = {}
 
     def setup(self, stage: str) -> None:
         """Fit the segmenter to the data."""
@@ -99,10 +101,15 @@ class SegmenterPlayer(pl.LightningModule):
         self.scoring_seconds += time.perf_counter()
 
     def on_train_epoch_end(self) -> None:
-        """Log what the loop has left here about the step."""
-        for name, value in self.step_metrics.items():
-            self.log(name, value)
-        self.step_metrics = {}
+        """Give what the loop has left here to the loggers; results of a round of validation to callbacks too.
+
+        ``self.log`` costs as much for each figure as a step's features do: it is kept for what callbacks may monitor.
+        """
+        for logger in self.loggers:
+            logger.log_metrics(self.step_metrics, self.step_number)
+        for name, value in self.round_metrics.items():
+            self.log(name, value, logger=False)
+        self.step_metrics, self.round_metrics = {}, {}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Say in the file what segmenter it holds."""
