@@ -47,7 +47,7 @@ def main() -> None:
         train_epoch(model, optimizer, in_ram)
         pairs = []
         for epoch in range(REPEATS):
-            loader.sampler.set_epoch(epoch)
+            loader.batch_sampler.sampler.set_epoch(epoch)
             pairs.append((train_epoch(model, optimizer, in_ram), train_epoch(model, optimizer, loader)))
         bare, through = (statistics.median(column) for column in zip(*pairs, strict=True))
         ratio = statistics.median(b / a for a, b in pairs)

@@ -1,6 +1,8 @@
-"""How the parts of a step that are no network passes grow with candidates, labels and classes..
+"""How the parts of a step that are no network passes grow: with K, N, labelled regions, classes, images in the set.
 
-Each size runs in a process of its own, so that its peak memory is its own. Writes benchmarks/growth.json.
+One figure changes at a time, the others stay at CamVid's; then all are Cityscapes' at once. Each size runs in a process
+of its own, so that its peak memory is its own. Then the memory of looking at candidates in a few and in four times as
+many images of 1024x2048, with next to no RAM for the cache. Run by `make bench`; writes benchmarks/growth.json.
 """
 
 import json
@@ -9,24 +11,48 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
-from ralseg.features import KL_BINS, RegionFeatures
+from ralseg.data import SyntheticStreets
+from ralseg.data.module import SegmentationData
+from ralseg.data.splits import SplitSizes
+from ralseg.encoders import LITE0, LITE0_ENCODER
+from ralseg.features import RegionFeatures
 from ralseg.ledger import RegionLedger
 from ralseg.query import QueryNetwork
+from ralseg.regions import GridShape
 from ralseg.replay import ReplayBuffer, StepMemory
-from ralseg.representation import Observation, Representation
+from ralseg.representation import Observation, Representation, look_at_regions
+from ralseg.segmenter import FPNSegmenter
 
 REPEATS = 3
-# K pools of N candidates, labelled regions, regions of the set, classes
+
+
+@dataclass(frozen=True)
+class Size:
+    """A step's figures."""
+
+    K: int = 24
+    N: int = 20
+    labelled: int = 480
+    images: int = 257
+    cells: int = 24
+    classes: int = 11
+
+
+CAMVID = Size()
+CITYSCAPES = Size(K=256, N=100, labelled=30_720, images=2_615, cells=128, classes=19)
 SIZES = {
-    "demo": (24, 10, 120, 3_000, 11),
-    "CamVid": (24, 20, 480, 2_400, 11),
-    "Cityscapes, a tenth": (256, 10, 3_000, 334_720, 19),
-    "Cityscapes": (256, 100, 30_720, 334_720, 19),
-    "Cityscapes, 100 classes": (256, 100, 30_720, 334_720, 100),
+    "CamVid": CAMVID,
+    "K x 10": replace(CAMVID, K=240),
+    "N x 10": replace(CAMVID, N=200),
+    "labelled x 10": replace(CAMVID, labelled=4_800),
+    "images x 10": replace(CAMVID, images=2_570),
+    "classes x 10": replace(CAMVID, classes=110),
+    "Cityscapes": CITYSCAPES,
 }
 
 
@@ -35,30 +61,28 @@ def shares(rows: int, classes: int) -> torch.Tensor:
     return torch.rand(rows, classes).square().softmax(1)
 
 
-def measure(name: str) -> dict:
-    """Seconds of each part, and the peak memory of this process beyond what it had at the start."""
-    pools, size, labelled, regions, classes = SIZES[name]
+def measure(size: Size) -> dict:
+    """Median seconds of each part, and the peak memory of this process beyond what it had at the start."""
     torch.manual_seed(0)
-    candidates = pools * size
+    candidates, regions = size.K * size.N, size.images * size.cells
     ledger = RegionLedger(regions)
-    ledger.add(torch.randperm(regions)[:labelled], 0)
-    histogram, truth = shares(candidates, classes), shares(labelled, classes)
+    ledger.add(torch.randperm(regions)[: size.labelled], 0)
+    histogram, truth = shares(candidates, size.classes), shares(size.labelled, size.classes)
     found = RegionFeatures(histogram, torch.rand(candidates, 192), torch.rand(candidates, 3))
     query = QueryNetwork(use_state=False)
-    query.build(tuple(map(str, range(classes))), 1, seed=0)
+    query.build(tuple(map(str, range(size.classes))), 1, seed=0)
     state, memory = torch.empty(0, 0), ReplayBuffer(3200)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     def observed(kind: str) -> torch.Tensor:
-        return Representation(kind).actions(found, truth, torch.Size((pools, size)))
+        return Representation(kind).actions(found, truth, torch.Size((size.K, size.N)))
 
     actions = observed("3H+KL")
-    seen = Observation(state, ledger.labelled[:0].reshape(0, 0), actions, found.mean_entropy(), histogram)
+    seen = Observation(state, torch.empty(0, 0), actions, found.mean_entropy(), histogram)
     parts = {
-        "pools": lambda: ledger.draw_pools(pools, size, torch.Generator().manual_seed(0)),
-        "features 3H": lambda: observed("3H"),
-        f"features 3H+KL ({KL_BINS} bins)": lambda: observed("3H+KL"),
-        "features summary": lambda: observed("summary"),
+        "pools": lambda: ledger.draw_pools(size.K, size.N, torch.Generator().manual_seed(0)),
+        "features without KL": lambda: observed("3H"),
+        "features with KL": lambda: observed("3H+KL"),
         "query": lambda: query(seen),
         "replay": lambda: memory.add(StepMemory(state, actions[:, 0], 0.0, 1.0, state, actions)),
         "minibatch": lambda: query.draw_minibatch(memory, torch.Generator().manual_seed(0)),
@@ -72,33 +96,58 @@ def measure(name: str) -> dict:
             times.append(time.perf_counter() - start)
         seconds[part] = statistics.median(times)
     peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    return {
-        "size": name,
-        "K": pools,
-        "N": size,
-        "labelled": labelled,
-        "classes": classes,
-        "MB": peak,
-        "seconds": seconds,
-    }
+    return {**asdict(size), "MB": peak, "seconds": seconds}
+
+
+def look_at_pool(num_images: int) -> dict:
+    """Memory after looking at two regions in each of so many large images: its own, and what maps files (Linux)."""
+    dataset = SyntheticStreets(num_images + 2, 1, 1, 1024, 2048)
+    data = SegmentationData(dataset, SplitSizes(1, 1), grid=GridShape(8, 16), eval_batch_size=1, cache_gb=0.01)
+    data.setup()
+    segmenter = FPNSegmenter(data.class_names, LITE0_ENCODER, LITE0, 64, 32)
+    images = data.splits.acquisition_set
+    regions = torch.arange(len(images)) * data.grid.cells
+    found = look_at_regions(
+        segmenter, data.images, images, data.grid, "3H", torch.cat([regions, regions + 7]), data.eval_batch_size
+    )
+    assert len(found.histogram) == 2 * num_images
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    own, cached = (int(status[key].split()[0]) / 1024 for key in ("RssAnon", "RssFile"))
+    return {"images": num_images, "own_mb": own, "cached_mb": cached}
+
+
+def in_own_process(name: str) -> dict:
+    """The result of this script for one size."""
+    done = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, check=True)
+    row: dict = json.loads(done.stdout.splitlines()[-1])
+    return row
 
 
 def main() -> None:
     """Measure all sizes, print a table, write JSON."""
     if len(sys.argv) > 1:
-        print(json.dumps(measure(sys.argv[1])))
+        name = sys.argv[1]
+        print(json.dumps(look_at_pool(int(name)) if name.isdigit() else measure(SIZES[name])))
         return
     rows = []
+    print("milliseconds of the parts of a step that are no network passes; MB beyond the start")
     for name in SIZES:
-        done = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, check=True)
-        row = json.loads(done.stdout.splitlines()[-1])
+        row = {"size": name, **in_own_process(name)}
+        if not rows:
+            print(f"{'size':14} {'candidates':>10} {'labelled':>8}  " + "  ".join(row["seconds"]) + "  MB")
         rows.append(row)
+        figures = "  ".join(f"{1000 * value:{len(part)}.1f}" for part, value in row["seconds"].items())
+        print(f"{name:14} {row['K'] * row['N']:10} {row['labelled']:8}  {figures}  {row['MB']:.0f}", flush=True)
+    pools = [in_own_process(str(count)) for count in (3, 12)]
+    for pool in pools:
         print(
-            f"{name}: K={row['K']} N={row['N']} labelled={row['labelled']} C={row['classes']}, peak {row['MB']:.0f} MB"
+            f"looking at {pool['images']} images of 1024x2048: {pool['own_mb']:.0f} MB of its own in the end, and "
+            f"{pool['cached_mb']:.0f} MB of files that the system may drop"
         )
-        print("  " + ", ".join(f"{part} {1000 * value:.1f} ms" for part, value in row["seconds"].items()))
     facts = {"torch": torch.__version__, "threads": torch.get_num_threads()}
-    Path(__file__).with_name("growth.json").write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+    Path(__file__).with_name("growth.json").write_text(
+        json.dumps({**facts, "rows": rows, "pools": pools}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""What a step of the game costs beside the network passes that it cannot avoid. Run by `make bench`.
+"""What a step of the game costs, part by part, beside the network passes that it cannot avoid. Run by `make bench`.
 
 Plays an episode through the real trainer, then makes the same passes bare: D_S once, each image with a
 candidate once, one training iteration, D_R once, and one update of the query network on a minibatch that lies
 ready; with the same batch sizes, on tensors in RAM. Both are repeated in turn; the median of the ratios counts.
-Writes benchmarks/step.json. The two large sizes use few images: their passes take seconds each.
+Last, what a cache of a frozen encoder's features saves. Writes benchmarks/step.json. The large sizes use few images:
+their passes take seconds each.
 """
 
 import json
@@ -12,6 +13,8 @@ import resource
 import statistics
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -63,11 +66,18 @@ LITE0_CACHED = {
     "label_stride": 2,
 }
 RESNET50 = {"encoder": "resnet50", "encoder_weights": "none"}
+SMALL_DECODER = RESNET50 | {"pyramid_channels": 64, "segmentation_channels": 32, "label_stride": 2}
 SIZES = (
     Size("demo, cached features", 128, 192, GridShape(4, 6), LITE0_CACHED, (10, 60, 40), 24, 10, 6, 5),
-    Size("CamVid, ResNet-50", 360, 480, GridShape(4, 6), RESNET50, (2, 6, 4), 8, 10, 2, 3, (224, 224), 4),
+    Size("CamVid, ResNet-50", 360, 480, GridShape(4, 6), RESNET50, (2, 6, 4), 8, 10, 1, 3, (224, 224), 4),
     Size("Cityscapes, ResNet-50", 1024, 2048, GridShape(8, 16), RESNET50, (1, 1, 1), 4, 20, 1, 2, (256, 512), 1),
 )
+CACHE = (360, 480, GridShape(4, 6))
+WITH_CACHE = Size(
+    "ResNet-50, small decoder, frozen and cached", *CACHE,
+    SMALL_DECODER | {"freeze_encoder": True, "cache_features": True}, (2, 6, 4), 8, 10, 2, 2, None, 4,
+)  # fmt: skip
+WITHOUT_CACHE = Size("the same, trained, no cache", *CACHE, SMALL_DECODER, (2, 6, 4), 8, 10, 1, 2, None, 4)
 
 
 def make(size: Size) -> tuple[SegmentationData, Ralis]:
@@ -124,8 +134,8 @@ def play(size: Size, data: SegmentationData, ralis: Ralis, folder: str) -> Playe
     return Played(sum(times[size.steps :]), dict(loop.play.seconds), shown[size.steps :], minibatch)
 
 
-def bare(size: Size, data: SegmentationData, ralis: Ralis, played: Played) -> float:
-    """Seconds of the same passes with nothing around them."""
+def bare(size: Size, data: SegmentationData, ralis: Ralis, played: Played) -> dict[str, float]:
+    """Seconds of the same passes with nothing around them, by part."""
     segmenter = ralis.segmenter
     stride, batch = segmenter.label_stride, size.eval_batch_size
 
@@ -147,20 +157,65 @@ def bare(size: Size, data: SegmentationData, ralis: Ralis, played: Played) -> fl
     )
     optimizer = torch.optim.SGD([p for p in segmenter.parameters() if p.requires_grad], lr=1e-9)
     query_optimizer = torch.optim.SGD(ralis.query.net.parameters(), lr=1e-9)
-    start = time.perf_counter()
+    seconds = dict.fromkeys(("state", "candidates", "train", "reward", "learn"), 0.0)
+
+    @contextmanager
+    def timed(part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        seconds[part] += time.perf_counter() - start
+
     for number in played.shown:
         segmenter.eval()
-        forward(state)
-        forward(train[:number])
-        forward(reward)
+        with timed("state"):
+            forward(state)
+        with timed("candidates"):
+            forward(train[:number])
+        with timed("reward"):
+            forward(reward)
         segmenter.train()
-        optimizer.zero_grad()
-        segmenter.loss(sample).backward()
-        optimizer.step()
-        query_optimizer.zero_grad()
-        ralis.query.batch_loss(played.minibatch).backward()
-        query_optimizer.step()
-    return time.perf_counter() - start
+        with timed("train"):
+            optimizer.zero_grad()
+            segmenter.loss(sample).backward()
+            optimizer.step()
+        with timed("learn"):
+            query_optimizer.zero_grad()
+            ralis.query.batch_loss(played.minibatch).backward()
+            query_optimizer.step()
+    return seconds
+
+
+def measured(size: Size) -> dict:
+    """Medians over the repeats: seconds of a step and of the bare passes, in all and by part."""
+    data, ralis = make(size)
+    plays, passes = [], []
+    for _ in range(size.repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            plays.append(play(size, data, ralis, folder))
+        passes.append(bare(size, data, ralis, plays[-1]))
+
+    def median(values: Iterable[float]) -> float:
+        return statistics.median(values) / size.steps
+
+    return {
+        "size": size.name,
+        "step": median(played.seconds for played in plays),
+        "bare": median(sum(parts.values()) for parts in passes),
+        "ratio": statistics.median(p.seconds / sum(b.values()) for p, b in zip(plays, passes, strict=True)),
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "parts": {part: median(played.parts[part] for played in plays) for part in plays[0].parts},
+        "bare_parts": {part: median(parts[part] for parts in passes) for part in passes[0]},
+    }
+
+
+def show(row: dict) -> None:
+    """Print a size: the whole step, then its parts beside the bare passes."""
+    print(f"{row['size']:44} {row['step']:8.3f} {row['bare']:8.3f} {row['ratio']:6.3f} {row['peak_mb']:8.0f}")
+    for part, seconds in row["parts"].items():
+        least = row["bare_parts"].get(part)
+        print(f"  {part:42} {seconds:8.3f} {'' if least is None else f'{least:8.3f}'}")
+    rest = row["step"] - sum(row["parts"].values())
+    print(f"  {'everything else':42} {rest:8.3f}", flush=True)
 
 
 def main() -> None:
@@ -173,23 +228,17 @@ def main() -> None:
         "python": platform.python_version(),
     }
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
-    print(f"{'size':24} {'step s':>8} {'bare s':>8} {'ratio':>6} {'peak MB':>8}   target at most {TARGET}")
+    print(f"{'size':44} {'step s':>8} {'bare s':>8} {'ratio':>6} {'peak MB':>8}   target at most {TARGET}")
     rows = []
     for size in SIZES:
-        data, ralis = make(size)
-        pairs = []
-        for _ in range(size.repeats):
-            with tempfile.TemporaryDirectory() as folder:
-                played = play(size, data, ralis, folder)
-            pairs.append((played.seconds, bare(size, data, ralis, played)))
-        ratio = statistics.median(a / b for a, b in pairs)
-        step, least = (statistics.median(column) / size.steps for column in zip(*pairs, strict=True))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"{size.name:24} {step:8.3f} {least:8.3f} {ratio:6.3f} {peak:8.0f}")
-        shares = {part: round(value / size.steps, 4) for part, value in played.parts.items()}
-        print("  seconds a step by part: " + ", ".join(f"{part} {value}" for part, value in shares.items()))
-        rows.append({"size": size.name, "step": step, "bare": least, "ratio": ratio, "peak_mb": peak, "parts": shares})
-    Path(__file__).with_name("step.json").write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+        rows.append(measured(size))
+        show(rows[-1])
+    cached, full = measured(WITH_CACHE), measured(WITHOUT_CACHE)
+    show(cached)
+    saved = full["bare"] / cached["step"]
+    print(f"with its features cached a step costs {saved:.1f} x less than the bare passes of the whole network")
+    result = {**facts, "rows": rows, "cache": {"with": cached, "without": full, "saved": saved}}
+    Path(__file__).with_name("step.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def log_steps(logger, first, last, pause=0.0):
 
 
 def wait_until(is_so):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.01)
