@@ -51,7 +51,8 @@ class RunLogger(Logger):
     ) -> None:
         super().__init__()
         self._run_folder, self._experiment, self._tags, self._prefix = run_folder, experiment, tags or {}, prefix
-        self.post = Post(Path(run_folder), tracking_uri(), self._make_run)
+        # absolute: it writes from a thread, and nobody should have to stay in one folder for its sake
+        self.post = Post(Path(run_folder).absolute(), tracking_uri(), self._make_run)
         self._is_part = False
 
     def with_prefix(self, prefix: str) -> "RunLogger":
