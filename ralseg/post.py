@@ -66,6 +66,7 @@ class Post:
 
     def __init__(self, folder: Path, uri: str, make_run: Callable[[Any], str]) -> None:
         self.folder, self.uri, self._make_run = folder, uri, make_run
+        self._is_trying = False
         self.run_id: str | None = None
         self._client: Any = None
         self._changed = threading.Condition()  # guards all that follows
@@ -88,7 +89,8 @@ class Post:
     def flush(self, seconds: float) -> None:
         """Wait until all is sent, or has been tried once more; what is not sent by then is on disk."""
         with self._changed:
-            self._retry_at, before = 0.0, self._tries
+            # a try that is under way began before this moment: it does not count
+            self._retry_at, before = 0.0, self._tries + self._is_trying
             self._changed.notify_all()
             is_told = self._changed.wait_for(lambda: not self._pending or self._tries > before, seconds)
             self._write_file()
@@ -110,8 +112,10 @@ class Post:
                 if not self._pending or (self._is_away and time.monotonic() < self._retry_at):
                     continue
                 events = self._next_batch()
+                self._is_trying = True
             problem = self._try_to_send(events)
             with self._changed:
+                self._is_trying = False
                 if problem is None:
                     for _ in events:
                         self._pending.popleft()
