@@ -16,3 +16,10 @@ for path in sorted(RESULTS.glob("*_history.json")):
         policy = validation_games(history, "policy", number)
         cells = [str(compare(policy, other, measure)) for measure in (area, final_gain) for other in (uniform, entropy)]
         print(f"  after {episodes_before(history, number)} episodes:", " | ".join(cells))
+    entropies: dict[str, list[float]] = {}
+    for game in history:
+        if game["kind"] == "validation":
+            who = game["role"] if game["role"] != "policy" else f"policy in round {game['round']}"
+            entropies.setdefault(who, []).append(game["class_entropy"])
+    shown = ", ".join(f"{who} {sum(values) / len(values):.2f}" for who, values in entropies.items())
+    print(f"  entropy of the selected classes, nats: {shown}")
