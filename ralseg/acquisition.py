@@ -120,13 +120,13 @@ class Acquisition(Labelling):
         assert self.observation is not None
         with self.timed("query"):
             self.action_values = self.score(self.policy)
-            return self.action_values.topk(self.observation.picks, 1).indices
+            return self._as_asked(self.action_values.topk(self.observation.picks, 1).indices)
 
-    def reveal(self, picked: Tensor) -> None:
+    def reveal(self, decision: tuple[Tensor, Tensor]) -> None:
         """Step 4: the oracle labels the regions."""
         seen = self.observation
         assert seen is not None
-        picked = self._as_asked(picked)
+        picked, self.action_values = decision
         self.have_labelled(seen.pools.gather(1, picked).flatten())
         self.values += self.action_values.gather(1, picked).flatten().tolist()
         pool = torch.arange(len(picked))[:, None]

@@ -99,21 +99,26 @@ class ActiveLearningTrainer(GameTrainer):
             f"{record['kind']}/class_entropy": record["class_entropy"],
             **{f"seconds/{part.replace(' ', '_')}": value for part, value in seconds.items()},
         }
-        self._write_episode(play, record, selected)
+        is_end_of_round = (
+            record["kind"] == "validation"
+            and record["role"] == "policy"
+            and record["round"] in curves.finished_rounds(play.history, self.game.validation_plays)
+        )
+        if is_end_of_round:
+            play.player.round_metrics = curves.validation_metrics(play.history, record["round"])
+            play.player.step_metrics |= play.player.round_metrics
+        if self.is_global_zero and not self.fast_dev_run:
+            self._write_episode(play, record, selected, is_end_of_round)
 
-    def _write_episode(self, play: Play, record: dict[str, Any], selected: dict[str, Any]) -> None:
+    def _write_episode(
+        self, play: Play, record: dict[str, Any], selected: dict[str, Any], is_end_of_round: bool
+    ) -> None:
         """Write what an episode has shown; after a round of validation, what the round says."""
-        if not self.is_global_zero or self.fast_dev_run:
-            return
         folder = Path(self.default_root_dir)
         name = f"{record['number']:04d}_{record['kind']}_{record['role']}.csv"
         write_atomically(folder / "episodes" / name, selection_table(play.data, selected))
         write_atomically(folder / "history.json", json.dumps(play.history) + "\n")
-        if record["kind"] != "validation" or record["role"] != "policy":
-            return
-        if record["round"] in curves.finished_rounds(play.history, self.game.validation_plays):
-            play.ralis.round_metrics = curves.validation_metrics(play.history, record["round"])
-            play.ralis.step_metrics |= play.ralis.round_metrics
+        if is_end_of_round:
             picture = folder / "learning_curve.png"
             curves.draw_learning_curve(play.history, self.game.validation_plays, picture)
             for logger in self.loggers:

@@ -62,8 +62,12 @@ def main(arguments: list[str] | None = None) -> int:
     except (RalsegError, Interrupted) as error:
         if os.environ.get("RALSEG_DEBUG"):
             raise
+        if is_said_by_another_rank(error):
+            return 0
         print(f"ralseg: {error}", file=sys.stderr)
         return error.exit_code
+    finally:
+        end_other_ranks()
 
 
 def run(arguments: list[str]) -> int:
@@ -71,6 +75,19 @@ def run(arguments: list[str]) -> int:
     from ralseg import commands
 
     return commands.run(arguments)
+
+
+def is_said_by_another_rank(error: BaseException) -> bool:
+    """Whether this is one of several processes, and the first one says what is wrong."""
+    ranks = sys.modules.get("ralseg.ranks")  # torch takes seconds to import, and may not have been needed
+    return ranks is not None and ranks.is_said_by_first(error)
+
+
+def end_other_ranks() -> None:
+    """Leave no process behind that waits for this one."""
+    ranks = sys.modules.get("ralseg.ranks")
+    if ranks is not None:
+        ranks.end_followers()
 
 
 def entry_point() -> None:

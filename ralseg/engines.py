@@ -115,7 +115,10 @@ class Local:
     def _through_pool(self, cells: list[Cell], jobs: int, run_command: RunCommand) -> Iterator[Outcome]:
         threads = threads_for(self.jobs)
         # spawned, not forked: torch's threads do not survive a fork
-        pool = ProcessPoolExecutor(min(jobs, len(cells)), get_context("spawn"), initializer=_follow_parent)
+        # and a new one for each cell: what Lightning sets up for several devices stays with a process
+        pool = ProcessPoolExecutor(
+            min(jobs, len(cells)), get_context("spawn"), initializer=_follow_parent, max_tasks_per_child=1
+        )
         try:
             futures: dict[Future[str | None], Cell] = {}
             for cell in cells:

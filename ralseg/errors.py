@@ -41,6 +41,10 @@ class NotFiniteError(RalsegError):
         self.context = context
         self.saved_to: str | None = None
 
+    def __reduce__(self) -> tuple[type, tuple[str, dict[str, object]]]:
+        """For other processes."""
+        return type(self), (str(self.args[0]), self.context)
+
     def __str__(self) -> str:
         """The message, and where the context is."""
         where = f"; the step's figures are in {self.saved_to}" if self.saved_to else ""

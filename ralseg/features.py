@@ -42,7 +42,7 @@ def class_histogram(classes: Tensor, num_classes: int) -> Tensor:
     A region with nothing but void has no shares: all zeros.
     """
     regions = len(classes)
-    flat = classes.reshape(regions, -1).long()
+    flat = classes.flatten(1).long()
     flat = torch.where(flat == IGNORE, num_classes, flat)
     offsets = torch.arange(regions, device=classes.device)[:, None] * (num_classes + 1)
     counts = torch.bincount((flat + offsets).flatten(), minlength=regions * (num_classes + 1))

@@ -36,19 +36,20 @@ class StopWhenAsked(Checkpoint):
         asked = self._asked()
         if asked is not None:
             trainer.save_checkpoint(self.path, weights_only=False)
-            raise Interrupted(asked)
+            raise ranks.met_by_all(Interrupted(asked))
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Whatever follows the training can be stopped at once."""
         interrupts.be_impatient()
         asked = self._asked()
         if asked is not None:
-            raise Interrupted(asked)
+            raise ranks.met_by_all(Interrupted(asked))
 
     @staticmethod
     def _asked() -> int | None:
         """The signal that has come, to whichever rank: they must leave together."""
-        return next((signal for signal in ranks.gather(interrupts.asked) if signal is not None), None)
+        interrupts.asked = next((signal for signal in ranks.gather(interrupts.asked) if signal is not None), None)
+        return interrupts.asked
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """The training has ended otherwise."""

@@ -26,6 +26,7 @@ def take_allowed(arguments: list[str]) -> list[str]:
     starts are allowed the same, by the environment.
     """
     rest, named = [], allowed_by_user()
+    is_follower = int(os.environ.get("LOCAL_RANK", 0)) > 0 and VARIABLE in os.environ and not _by_torchrun()
     waiting: str | None = None
     for argument in arguments:
         option, _, value = argument.partition("=")
@@ -42,11 +43,18 @@ def take_allowed(arguments: list[str]) -> list[str]:
             rest.append(argument)
     if waiting == FLAG:
         raise ConfigError(f"{FLAG} takes the names of modules, with commas between")
+    if is_follower:  # started by a process that has said already what is allowed; its arguments nobody typed here
+        named = allowed_by_user()
     for module in named:
         if not all(part.isidentifier() for part in module.split(".")):
             raise ConfigError(f"{FLAG} {module}: not the name of a module")
     os.environ[VARIABLE] = ",".join(dict.fromkeys(named))
     return rest
+
+
+def _by_torchrun() -> bool:
+    """Whether each process was started with what a person typed."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def allowed_by_user() -> list[str]:

@@ -43,6 +43,7 @@ class Labelling(ABC):
         self.segmenter = player.segmenter
         self.step = 0
         self.scores: list[float] = []
+        self.action_values = torch.empty(0)
         self.initial_scores: dict[str, float] = {}
         self.observation: Observation | None = None
         self.hide_labels()
@@ -67,8 +68,13 @@ class Labelling(ABC):
     def choose(self) -> Tensor:
         """Step 3: positions in the pools."""
 
+    def decide(self) -> tuple[Tensor, Tensor]:
+        """Step 3, made by one process for all: positions in the pools, and the scores that they follow from."""
+        picked = self.choose()
+        return picked, self.action_values
+
     @abstractmethod
-    def reveal(self, picked: Tensor) -> None:
+    def reveal(self, decision: tuple[Tensor, Tensor]) -> None:
         """Step 4: have the picked regions labelled."""
 
     @abstractmethod

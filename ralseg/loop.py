@@ -59,8 +59,7 @@ class ActiveLearningLoop(_FitLoop):
                 self.play.scores = [self._initial_score()]
         if self.play.observation is None:
             self.play.observe()
-        picked = self.play.choose()
-        self.play.reveal(ranks.from_first(lambda: picked))
+        self.play.reveal(ranks.from_first(self.play.decide))
         self.max_batches = float("inf")  # of this step: the last one of an episode may be short
         super().on_advance_start()
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ralseg import ranks
 from ralseg.baselines import BASELINES
 from ralseg.curves import finished_rounds, validation_metrics
 from ralseg.data.module import SegmentationData
@@ -98,7 +99,7 @@ class Play(Labelling):
         needs, labels = (Learned(self.ralis.query) if is_training else self.policy()).needs, None
         if self._is_taught:  # the train set's labels are known: what each candidate is worth can be told
             needs = replace(needs, measures=(*needs.measures, "true_influence"))
-            labels = self.ask(pools.flatten())
+            labels = self.oracle.label(pools.flatten())  # every rank has these masks: no need to send them
         self.observation = self.look_at(pools, needs, labels=labels)
 
     @property
@@ -131,11 +132,11 @@ class Play(Labelling):
             self.action_values = self.score(self.policy())
             return choose(self.action_values, self.epsilon, self.stream("exploration"))
 
-    def reveal(self, picked: Tensor) -> None:
+    def reveal(self, decision: tuple[Tensor, Tensor]) -> None:
         """Step 4: the oracle labels the regions, and the sets are updated."""
         assert self.observation is not None
-        self.picked = picked
-        self.have_labelled(self.observation.pools[torch.arange(len(picked)), picked])
+        self.picked, self.action_values = decision
+        self.have_labelled(self.observation.pools[torch.arange(len(self.picked)), self.picked])
 
     def receive(self, miou: float) -> None:
         """Step 6: note the gain of mean IoU."""
@@ -215,6 +216,7 @@ class Play(Labelling):
             raise NotFiniteError(message, self.context())
         self.updates += 1
         if self.updates % query.target_every == 0:
+            ranks.share(query.net.state_dict().values())  # rounding may differ between devices
             query.copy_to_target()
 
     # -- what is told of it ----------------------------------------------------------------------

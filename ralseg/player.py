@@ -42,7 +42,8 @@ class SegmenterPlayer(pl.LightningModule):
         self.check_options(data)
         self.segmenter.prepare(data)
         # before a checkpoint is restored: theta_0 of games that are given no other
-        self.built_weights = {key: tensor.clone() for key, tensor in self.segmenter.state_dict().items()}
+        built = {key: tensor.clone() for key, tensor in self.segmenter.state_dict().items()}
+        self.built_weights = ranks.from_first(lambda: built)
 
     def check_options(self, data: SegmentationData) -> None:
         """Refuse what the game would silently ignore."""
@@ -76,7 +77,7 @@ class SegmenterPlayer(pl.LightningModule):
             torch.nn.utils.clip_grad_norm_(self.segmenter.parameters(), self.gradient_clip)
         optimizer.step()
         if not self.segmenter.freeze_encoder:
-            ranks.share_buffers(self.segmenter.net)
+            ranks.share(self.segmenter.net.buffers())  # Lightning leaves that out where one optimises by hand
         self.loss = float(ranks.mean(loss.detach()))
 
     def on_validation_start(self) -> None:

@@ -1,5 +1,6 @@
 """What a run tells MLflow, sent by a thread of its own: a store that is slow or away costs the run nothing."""
 
+import contextlib
 import json
 import logging
 import re
@@ -66,13 +67,13 @@ class Post:
 
     def __init__(self, folder: Path, uri: str, make_run: Callable[[Any], str]) -> None:
         self.folder, self.uri, self._make_run = folder, uri, make_run
-        self._is_trying = False
         self.run_id: str | None = None
         self._client: Any = None
         self._changed = threading.Condition()  # guards all that follows
         self._pending: deque[Event] = deque()
         self._thread: threading.Thread | None = None
-        self._is_away, self._retry_at, self._tries = False, 0.0, 0
+        self._is_away, self._retry_at, self._is_flushing = False, 0.0, False
+        self._tries, self._failed_try = 0, 0  # how many began, and the number of the last one that failed
         self._on_disk = 0  # pending events that the file holds, or could not take, from the first on
 
     def put(self, event: Event) -> None:
@@ -90,9 +91,10 @@ class Post:
         """Wait until all is sent, or has been tried once more; what is not sent by then is on disk."""
         with self._changed:
             # a try that is under way began before this moment: it does not count
-            self._retry_at, before = 0.0, self._tries + self._is_trying
+            self._retry_at, before, self._is_flushing = 0.0, self._tries, True
             self._changed.notify_all()
-            is_told = self._changed.wait_for(lambda: not self._pending or self._tries > before, seconds)
+            is_told = self._changed.wait_for(lambda: not self._pending or self._failed_try > before, seconds)
+            self._is_flushing = False
             self._write_file()
             if not is_told:
                 log.warning("MLflow at %s does not answer; what it was not told is in %s", shown(self.uri), self._file)
@@ -112,18 +114,20 @@ class Post:
                 if not self._pending or (self._is_away and time.monotonic() < self._retry_at):
                     continue
                 events = self._next_batch()
-                self._is_trying = True
+                self._tries += 1
+                number = self._tries
             problem = self._try_to_send(events)
             with self._changed:
-                self._is_trying = False
                 if problem is None:
                     for _ in events:
                         self._pending.popleft()
                     self._on_disk = max(self._on_disk - len(events), 0)
                     self._is_away = False
                     if not self._pending:
-                        self._file.unlink(missing_ok=True)
+                        with contextlib.suppress(OSError):  # what is sent twice is better than a thread that is gone
+                            self._file.unlink()
                 else:
+                    self._failed_try = number
                     self._note_absence(problem)
                 self._changed.notify_all()
 
@@ -154,8 +158,8 @@ class Post:
                 reason(problem),
                 self._file,
             )
-        self._tries += 1
-        self._is_away, self._retry_at = True, time.monotonic() + RETRY_SECONDS
+        self._is_away = True
+        self._retry_at = 0.0 if self._is_flushing else time.monotonic() + RETRY_SECONDS
         self._write_file()
 
     def _try_to_send(self, events: list[Event]) -> Exception | None:

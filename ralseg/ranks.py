@@ -4,14 +4,19 @@
 found is gathered, and the first rank decides. With one process every function here gives back what it was given.
 """
 
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterable
+from subprocess import Popen
 from typing import TypeVar
 
-from torch import Tensor, distributed, nn
+import torch
+from torch import Tensor, distributed
 
+from ralseg.errors import RalsegError
 from ralseg.randomness import mixed_seed
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 
 def size() -> int:
@@ -38,15 +43,40 @@ def from_first(make: Callable[[], T]) -> T:
     if size() == 1:
         return make()
     told: list[object] = [None, None]
+    problem: Exception | None = None
     if rank() == 0:
         try:
             told[0] = make()
+            pickle.dumps(told[0])  # else the others would wait for what can not be sent
         except Exception as error:
-            told[1] = error
+            problem, told = error, [None, _sendable(error)]
     distributed.broadcast_object_list(told, src=0)
     if isinstance(told[1], Exception):
-        raise told[1]
+        raise met_by_all(problem or told[1])
     return told[0]  # type: ignore[return-value]
+
+
+def _sendable(error: Exception) -> Exception:
+    """The exception, or what it says where it can not be sent: it may hold a socket."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RalsegError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def met_by_all(error: E) -> E:
+    """Mark an exception that every rank raises: the first one speaks for all."""
+    error.is_met_by_all = True  # type: ignore[attr-defined]
+    return error
+
+
+def is_said_by_first(error: BaseException) -> bool:
+    """Whether this rank need not say anything, for the first one does.
+
+    Its exit code must then be 0: Lightning kills the first rank, which may still be saving, when another one fails.
+    """
+    return rank() > 0 and getattr(error, "is_met_by_all", False)
 
 
 def total(tensor: Tensor) -> Tensor:
@@ -68,12 +98,26 @@ def own_seed(seed: int) -> int:
     return mixed_seed(seed, rank()) if rank() else seed
 
 
-def share_buffers(module: nn.Module) -> None:
-    """Give every rank the first one's statistics of batch normalisation.
+@torch.no_grad()
+def share(tensors: Iterable[Tensor]) -> None:
+    """Give every rank the first one's values, in place."""
+    if size() > 1:
+        for tensor in tensors:
+            distributed.broadcast(tensor, src=0)
 
-    Lightning leaves this out where a module optimises by hand.
-    """
-    if size() == 1:
-        return
-    for buffer in module.buffers():
-        distributed.broadcast(buffer, src=0)
+
+_followers: list[Popen[bytes]] = []
+
+
+def leave_behind(error: BaseException, processes: list[Popen[bytes]]) -> None:
+    """Note the processes of other ranks that do not know of an error of the first one's."""
+    if not getattr(error, "is_met_by_all", False):
+        _followers.extend(processes)
+
+
+def end_followers() -> None:
+    """End the processes that would wait for this one in vain; the last thing that it does."""
+    for process in _followers:
+        if process.poll() is None:
+            process.kill()
+    _followers.clear()

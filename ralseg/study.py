@@ -169,6 +169,8 @@ def make_cells(config: StudyConfig, files_must_exist: bool = True) -> list[Cell]
         for method in config.methods:
             options: dict[str, Any] = {"trainer.logger": False, "trainer.enable_progress_bar": False}
             options |= config.options | config.method_options.get(method, {})
+            if "." in str(options.get("oracle", "")):
+                imports.check(str(options["oracle"]), "options.oracle")
             if config.initial_weights is not None:
                 options[_WEIGHTS] = config.initial_weights.format(seed=seed)
                 if files_must_exist and not Path(options[_WEIGHTS]).is_file():

@@ -59,8 +59,12 @@ class RunLogger(Logger):
         """A logger to the same run of MLflow's, under another prefix; the run ends with this logger, not with it."""
         part = RunLogger(self._run_folder, self._experiment, self._tags, prefix)
         part.post, part._is_part = self.post, True
-        self.post.put({"status": "RUNNING"})
+        part._run_again()
         return part
+
+    @rank_zero_only
+    def _run_again(self) -> None:
+        self.post.put({"status": "RUNNING"})
 
     def _make_run(self, client: Any) -> str:
         found = client.get_experiment_by_name(self._experiment)

@@ -26,7 +26,6 @@ from ralseg.segmenter import FPNSegmenter
 from ralseg.tracking import RunLogger
 
 SCORE = "reward_set/miou"
-_FORKING = ("_spawn", "_fork", "_notebook")  # strategies whose processes do not start with the command line
 
 
 class RunTrainer(pl.Trainer):
@@ -77,7 +76,9 @@ class RunTrainer(pl.Trainer):
         kwargs["callbacks"] = callbacks
         kwargs["use_distributed_sampler"] = False  # ours counts no image twice; see SharedBatches
         super().__init__(**kwargs)
-        is_known = isinstance(self.strategy, DDPStrategy) and not str(kwargs.get("strategy")).endswith(_FORKING)
+        # Lightning's would broadcast from inside a signal handler; ralseg.interrupts has ours
+        self._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+        is_known = type(self.strategy) is DDPStrategy and self.strategy._start_method == "popen"
         if self.world_size > 1 and not is_known:
             raise ConfigError(
                 f"trainer.strategy={kwargs.get('strategy')} is not one that ralseg can share a run with; use ddp"
@@ -95,7 +96,11 @@ class RunTrainer(pl.Trainer):
             yield run_folder.resume_point(folder, ckpt)
             return
         with run_folder.claimed(folder, resume=ckpt is not None, overwrite=self.overwrite):
-            yield run_folder.resume_point(folder, ckpt)
+            try:
+                yield run_folder.resume_point(folder, ckpt)
+            except BaseException as error:
+                ranks.leave_behind(error, getattr(self.strategy.launcher, "procs", []))
+                raise
 
     def pretrain(self, model: FPNSegmenter, datamodule: SegmentationData, ckpt: str | None = None) -> None:
         """Train the segmenter alone: theta_0, or the upper bound of full supervision.

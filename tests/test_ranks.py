@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,13 @@ from ralseg import ranks
 from ralseg.cli import main
 from ralseg.data.readers import IGNORE
 from ralseg.data.samples import Draw, SharedBatches
-from ralseg.errors import ConfigError, DataError
+from ralseg.errors import ConfigError
 from ralseg.representation import look_at_regions
 from ralseg.segmenter import masked_cross_entropy
-from ralseg.trainer import RunTrainer
+from ralseg.trainer import SCORE, RunTrainer
 
 TWO = ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+WITNESS = ["--trainer.callbacks+", "witness.Witness", "--allow_import", "witness"]
 OPTIMIZER = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.02, "momentum": 0.9}}
 SEGMENTER = {
     "encoder": "resnet18", "encoder_weights": "none", "pyramid_channels": 32, "segmentation_channels": 32,
@@ -51,6 +54,11 @@ def data(num_val: int) -> dict:
     }
 
 
+def environment() -> dict[str, str]:
+    """Of processes that find the witness."""
+    return os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+
+
 def run(folder: Path, config: dict, *arguments: str, processes: int) -> Path:
     """Run a command here, or as two processes as a person would; returns the run's folder."""
     file, root = folder / "config.yaml", folder / f"{processes}"
@@ -59,11 +67,9 @@ def run(folder: Path, config: dict, *arguments: str, processes: int) -> Path:
     if processes == 1:
         assert main(command) == 0
         return root
-    witness = ["--trainer.callbacks+", "witness.Witness", "--allow_import", "witness"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "ralseg", *command, *TWO, *witness],
-        cwd=folder, env=environment, timeout=240, capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "ralseg", *command, *TWO, *WITNESS],
+        cwd=folder, env=environment(), timeout=240, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     ended = [json.loads((root / f"rank{rank}.json").read_text()) for rank in (0, 1)]
@@ -118,11 +124,19 @@ def test_pretrain_counts_every_image_once(tmp_path):
         "data": data(num_val=3),
     }
     one, two = (run(tmp_path, config, "pretrain", processes=n) for n in (1, 2))
-    first, second = (
-        torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for folder in (one, two)
+    first, second = (torch.load(folder / "checkpoints/last.ckpt", weights_only=True) for folder in (one, two))
+    for name, weights in first["state_dict"].items():
+        assert torch.allclose(second["state_dict"][name], weights, atol=1e-5), name
+    best, of_two = (
+        [
+            float(state["best_model_score"])
+            for key, state in saved["callbacks"].items()
+            if "Checkpoint" in key and SCORE in key
+        ]
+        for saved in (first, second)
     )
-    for name, weights in first.items():
-        assert torch.allclose(second[name], weights, atol=1e-5), name
+    assert best
+    assert of_two == pytest.approx(best, abs=1e-6)  # a copy of an image would count in it
 
 
 def test_statistics_of_a_trained_encoder_are_the_same_on_all_ranks(tmp_path):
@@ -220,16 +234,63 @@ def test_ranks_have_their_own_dropout_and_the_first_one_that_of_a_single_process
     assert 11 in seeds
 
 
-def test_other_strategies_are_refused(tmp_path):
+@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork_find_unused_parameters_true", "fsdp"])
+def test_other_strategies_are_refused(tmp_path, strategy):
     options = {"default_root_dir": str(tmp_path), "logger": False, "accelerator": "cpu", "devices": 2}
-    with pytest.raises(ConfigError, match=r"trainer.strategy=ddp_spawn is not one .* use ddp"):
-        RunTrainer(strategy="ddp_spawn", **options)
+    with pytest.raises((ConfigError, ValueError), match=r"is not one .* use ddp|FSDP|fsdp"):
+        RunTrainer(strategy=strategy, **options)
 
 
-def test_what_the_first_rank_meets_all_hear():
-    def fail() -> None:
-        raise DataError("no mask")
+def test_what_the_first_rank_makes_or_meets_all_hear(tmp_path):
+    """Results, errors, and errors that cannot be sent, between two processes."""
+    script = str(Path(__file__).with_name("two_ranks.py"))
+    ranks_ = [
+        subprocess.Popen([sys.executable, script, str(rank), str(tmp_path / "meet")], env=environment(), text=True,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for rank in (0, 1)
+    ]  # fmt: skip
+    outputs = [process.communicate(timeout=120) for process in ranks_]
+    assert [process.returncode for process in ranks_] == [0, 0], outputs
+    first, second = (json.loads(out.splitlines()[-1]) for out, _ in outputs)
+    assert first["made"] == second["made"] == [0, "rank 0's"]
+    assert first["errors"] == ["DataError: no mask", "Stubborn: holds a socket", "NotFiniteError: nan"]
+    assert second["errors"] == ["DataError: no mask", "RalsegError: Stubborn: holds a socket", "NotFiniteError: nan"]
+    assert first["gathered"] == second["gathered"] == [[0], [1]]
+    assert first["total"] == second["total"] == 3.0
+    assert first["shared"] == second["shared"] == [7.0]
+    assert [first["silent"], second["silent"]] == [False, True]
 
-    with pytest.raises(DataError, match="no mask"):
-        ranks.from_first(fail)
-    assert ranks.from_first(lambda: 5) == 5
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone within some seconds, or waits only for somebody to note its end."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        if not found.stdout.strip() or found.stdout.startswith("Z"):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_a_signal_to_either_rank_ends_both(tmp_path):
+    """All save and leave together, with the code of the signal."""
+    rules = GAME | {"budget": 24, "episodes": 40, "validation_plays": 0}
+    trainer = TRAINER | {"game": rules, "checkpoint_every": 1, "default_root_dir": str(tmp_path / "run")}
+    config = {"trainer": trainer, "model": {"segmenter": IN_GAME, "query": QUERY}, "data": data(num_val=2)}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"seed_everything": 3, **config}))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ralseg", "fit", "--config", "config.yaml", *TWO, *WITNESS],
+        cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    last = tmp_path / "run/checkpoints/last.ckpt"
+    end = time.monotonic() + 120
+    while not last.is_file() and time.monotonic() < end:
+        time.sleep(0.1)
+    follower = int((tmp_path / "run/pid1").read_text())
+    os.kill(follower, signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143, errors[-2000:]
+    assert errors.count("ralseg: stopped by SIGTERM") == 1
+    assert has_ended(follower)
+    state = torch.load(last, weights_only=True)["loops"]["fit_loop"]["state_dict"]
+    assert state["in_step"] is False

@@ -1,7 +1,8 @@
-"""A callback that notes what weights each rank ends with."""
+"""A callback that notes which process each rank is, and what weights it ends with."""
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 from lightning.pytorch.callbacks import Callback
@@ -10,6 +11,9 @@ from ralseg import ranks
 
 
 class Witness(Callback):
+    def on_train_start(self, trainer, pl_module) -> None:
+        Path(trainer.default_root_dir, f"pid{ranks.rank()}").write_text(str(os.getpid()))
+
     def on_train_end(self, trainer, pl_module) -> None:
         digest = hashlib.sha256()
         for tensor in pl_module.state_dict().values():
