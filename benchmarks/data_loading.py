@@ -18,7 +18,7 @@ from ralseg.encoders import LITE0, LITE0_ENCODER
 from ralseg.regions import GridShape
 from ralseg.segmenter import FPNSegmenter, masked_cross_entropy
 
-REPEATS = 7
+REPEATS = 3
 TARGET = 1.15
 
 

@@ -90,7 +90,7 @@ def measure(size: Size) -> dict:
     seconds = {}
     for part, run in parts.items():
         times = []
-        for _ in range(REPEATS):
+        for _ in range(REPEATS if candidates < 10_000 else 1):
             start = time.perf_counter()
             run()
             times.append(time.perf_counter() - start)
@@ -138,7 +138,7 @@ def main() -> None:
         rows.append(row)
         figures = "  ".join(f"{1000 * value:{len(part)}.1f}" for part, value in row["seconds"].items())
         print(f"{name:14} {row['K'] * row['N']:10} {row['labelled']:8}  {figures}  {row['MB']:.0f}", flush=True)
-    pools = [in_own_process(str(count)) for count in (3, 12)]
+    pools = [in_own_process(str(count)) for count in (2, 8)]
     for pool in pools:
         print(
             f"looking at {pool['images']} images of 1024x2048: {pool['own_mb']:.0f} MB of its own in the end, and "

@@ -69,7 +69,7 @@ RESNET50 = {"encoder": "resnet50", "encoder_weights": "none"}
 SMALL_DECODER = RESNET50 | {"pyramid_channels": 64, "segmentation_channels": 32, "label_stride": 2}
 SIZES = (
     Size("demo, cached features", 128, 192, GridShape(4, 6), LITE0_CACHED, (10, 60, 40), 24, 10, 6, 5),
-    Size("CamVid, ResNet-50", 360, 480, GridShape(4, 6), RESNET50, (2, 6, 4), 8, 10, 1, 3, (224, 224), 4),
+    Size("CamVid, ResNet-50", 360, 480, GridShape(4, 6), RESNET50, (2, 6, 4), 8, 10, 1, 2, (224, 224), 4),
     Size("Cityscapes, ResNet-50", 1024, 2048, GridShape(8, 16), RESNET50, (1, 1, 1), 4, 20, 1, 2, (256, 512), 1),
 )
 CACHE = (360, 480, GridShape(4, 6))
@@ -77,7 +77,7 @@ WITH_CACHE = Size(
     "ResNet-50, small decoder, frozen and cached", *CACHE,
     SMALL_DECODER | {"freeze_encoder": True, "cache_features": True}, (2, 6, 4), 8, 10, 2, 2, None, 4,
 )  # fmt: skip
-WITHOUT_CACHE = Size("the same, trained, no cache", *CACHE, SMALL_DECODER, (2, 6, 4), 8, 10, 1, 2, None, 4)
+WITHOUT_CACHE = Size("the same, trained, no cache", *CACHE, SMALL_DECODER, (2, 6, 4), 8, 10, 1, 1, None, 4)
 
 
 def make(size: Size) -> tuple[SegmentationData, Ralis]:
