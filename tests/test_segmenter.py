@@ -87,7 +87,7 @@ def test_cached_features_give_the_same_predictions_and_are_computed_once():
     batches = []
     for epoch in range(6):
         loader = data.train_dataloader()
-        loader.sampler.set_epoch(epoch)
+        loader.batch_sampler.sampler.set_epoch(epoch)
         batches += list(loader)
     with torch.no_grad():
         plain = [model.logits(b.image, b.image_index, b.flipped, 2) for b in batches]
