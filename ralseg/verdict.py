@@ -48,6 +48,10 @@ class Table:
         """Area under the budget curve of each seed."""
         return [area(self.budgets, row) for row in self.test[method]]
 
+    def reward_areas(self, method: str) -> list[float]:
+        """The same on the reward set, which the final training stops by."""
+        return [area(self.budgets, row) for row in self.reward[method]]
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -57,6 +61,8 @@ class Verdict:
     baseline: str
     at_budget: dict[int, Difference]
     area: Difference
+    reward_at_budget: dict[int, Difference]
+    reward_area: Difference
     savings: list[Saving]
     sentences: list[str]
 
@@ -66,15 +72,19 @@ def compare(table: Table, method: str, baseline: str) -> Verdict:
     mine, theirs = table.test[method], table.test[baseline]
     at_budget = {b: paired_difference(mine[:, i], theirs[:, i]) for i, b in enumerate(table.budgets)}
     whole = paired_difference(table.areas(method), table.areas(baseline))
+    rewarded, reward = table.reward[method], table.reward[baseline]
+    reward_at_budget = {b: paired_difference(rewarded[:, i], reward[:, i]) for i, b in enumerate(table.budgets)}
+    reward_area = paired_difference(table.reward_areas(method), table.reward_areas(baseline))
     savings = [labels_saved(table.budgets, mine, theirs, target) for target in targets(theirs)]
     last = table.budgets[-1]
     sentences = [
         sentence(method, baseline, "the area under the budget curve", whole),
         sentence(method, baseline, f"test mean IoU at {last} regions", at_budget[last]),
+        sentence(method, baseline, "the area under the reward set's budget curve", reward_area),
     ]
     if savings:
         sentences.append(_said(method, baseline, savings[-1]))
-    return Verdict(method, baseline, at_budget, whole, savings, sentences)
+    return Verdict(method, baseline, at_budget, whole, reward_at_budget, reward_area, savings, sentences)
 
 
 def _said(method: str, baseline: str, saving: Saving) -> str:
@@ -162,6 +172,8 @@ def as_json(verdicts: list[Verdict]) -> dict[str, Any]:
     differences = []
     for v in verdicts:
         entries = [("area", v.area), *((f"budget {b}", d) for b, d in v.at_budget.items())]
+        entries += [("reward set, area", v.reward_area)]
+        entries += [(f"reward set, budget {b}", d) for b, d in v.reward_at_budget.items()]
         differences += [{"method": v.method, "baseline": v.baseline, "what": w, **asdict(d)} for w, d in entries]
     savings = [{"method": v.method, "baseline": v.baseline, **asdict(s)} for v in verdicts for s in v.savings]
     sentences = [text for v in verdicts for text in v.sentences]

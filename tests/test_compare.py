@@ -176,12 +176,18 @@ def fake_results(methods, seeds, effect=0.0, names=("road", "<b>tree</b>")) -> l
 
 def test_the_report_says_what_the_numbers_say(tmp_path):
     results = fake_results(["uniform", "entropy", "learned"], range(8), effect=1.0)
+    for result in results:
+        for scores in result["budgets"].values():  # twice the difference on the reward set
+            scores["reward_set/miou"] = 2 * scores["test_set/miou"]
     path, table, verdicts = make_report(
         results, ["uniform", "entropy", "learned"], tmp_path, "fake <i>", ours="learned"
     )
     assert [v.baseline for v in verdicts] == ["uniform", "entropy"]
     assert verdicts[0].area.mean == pytest.approx(2, abs=0.2)
     assert verdicts[0].area.is_clear
+    assert verdicts[0].reward_area.mean == pytest.approx(2 * verdicts[0].area.mean)
+    said = {d["what"]: d["mean"] for d in json.loads((tmp_path / "verdict.json").read_text())["differences"][:8]}
+    assert said["reward set, budget 300"] == pytest.approx(2 * said["budget 300"])
     assert verdicts[0].savings[-1].percent == pytest.approx(100 / 3, abs=6)
     text = path.read_text()
     assert "fake &lt;i&gt;" in text
