@@ -1,5 +1,6 @@
 """`ralseg compare`: paired cells, resuming, MLflow as a mirror, and the page in a real browser."""
 
+import json
 import os
 import shutil
 import signal
