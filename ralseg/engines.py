@@ -18,6 +18,7 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, Protocol
 
+from ralseg import ranks
 from ralseg.errors import ConfigError
 from ralseg.interrupts import Interrupted, interrupts
 from ralseg.study import Cell, RunCommand, StudyConfig, run_cell
@@ -86,6 +87,9 @@ class Task:
             except Interrupted as error:
                 print(error, file=sys.stderr, flush=True)
                 os._exit(error.exit_code)  # no other cell for this process
+            finally:
+                ranks.end_followers()
+                ranks.dissolve()  # the next cell in this process may have devices of its own
 
     def checkpoint(self) -> Any:
         """What submitit sends to the queue when a job is preempted or out of time: the same again."""
@@ -115,10 +119,7 @@ class Local:
     def _through_pool(self, cells: list[Cell], jobs: int, run_command: RunCommand) -> Iterator[Outcome]:
         threads = threads_for(self.jobs)
         # spawned, not forked: torch's threads do not survive a fork
-        # and a new one for each cell: what Lightning sets up for several devices stays with a process
-        pool = ProcessPoolExecutor(
-            min(jobs, len(cells)), get_context("spawn"), initializer=_follow_parent, max_tasks_per_child=1
-        )
+        pool = ProcessPoolExecutor(min(jobs, len(cells)), get_context("spawn"), initializer=_follow_parent)
         try:
             futures: dict[Future[str | None], Cell] = {}
             for cell in cells:

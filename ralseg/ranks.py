@@ -4,6 +4,7 @@
 found is gathered, and the first rank decides. With one process every function here gives back what it was given.
 """
 
+import os
 import pickle
 from collections.abc import Callable, Iterable
 from subprocess import Popen
@@ -121,3 +122,11 @@ def end_followers() -> None:
         if process.poll() is None:
             process.kill()
     _followers.clear()
+
+
+def dissolve() -> None:
+    """Forget the other ranks, which have ended: what this process runs next starts its own."""
+    if size() > 1:
+        distributed.destroy_process_group()
+        for key in ("LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"):
+            os.environ.pop(key, None)
