@@ -36,6 +36,7 @@ from ralseg.regions import GridShape
 from ralseg.segmenter import FPNSegmenter
 
 TARGET = 1.10
+ALL_THREADS = torch.get_num_threads()
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Size:
     repeats: int
     crop: tuple[int, int] | None = None
     eval_batch_size: int = 16
+    threads: int | None = None  # None: as many as torch takes
 
 
 LITE0_CACHED = {
@@ -68,9 +70,9 @@ LITE0_CACHED = {
 RESNET50 = {"encoder": "resnet50", "encoder_weights": "none"}
 SMALL_DECODER = RESNET50 | {"pyramid_channels": 64, "segmentation_channels": 32, "label_stride": 2}
 SIZES = (
-    Size("demo, cached features", 128, 192, GridShape(4, 6), LITE0_CACHED, (10, 60, 40), 24, 10, 6, 5),
+    Size("demo, cached features", 128, 192, GridShape(4, 6), LITE0_CACHED, (10, 60, 40), 24, 10, 6, 5, None, 16, 1),
     Size("CamVid, ResNet-50", 360, 480, GridShape(4, 6), RESNET50, (2, 6, 4), 8, 10, 1, 2, (224, 224), 4),
-    Size("Cityscapes, ResNet-50", 1024, 2048, GridShape(8, 16), RESNET50, (1, 1, 1), 4, 20, 1, 2, (256, 512), 1),
+    Size("Cityscapes, ResNet-50", 1024, 2048, GridShape(8, 16), RESNET50, (1, 1, 1), 4, 20, 1, 1, (256, 512), 1),
 )
 CACHE = (360, 480, GridShape(4, 6))
 WITH_CACHE = Size(
@@ -187,6 +189,7 @@ def bare(size: Size, data: SegmentationData, ralis: Ralis, played: Played) -> di
 
 def measured(size: Size) -> dict:
     """Medians over the repeats: seconds of a step and of the bare passes, in all and by part."""
+    torch.set_num_threads(size.threads or ALL_THREADS)
     data, ralis = make(size)
     plays, passes = [], []
     for _ in range(size.repeats):
