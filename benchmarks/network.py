@@ -1,13 +1,15 @@
 """Which of torch's options make the network's own passes faster here, and how equal their results are.
 
 Every option runs in turn with the plain network, several times; medians of ratios count. Not part of `make bench`:
-compiling alone takes minutes. Writes benchmarks/network.json.
+compiling alone takes minutes. `python benchmarks/network.py Lite0` measures one network. Writes
+benchmarks/network.json.
 """
 
 import copy
 import json
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -65,7 +67,8 @@ def main() -> None:
     """Measure, print a table, write JSON."""
     rows = []
     print(f"{'network':32} {'option':14} {'forward x':>9} {'training x':>10} {'difference':>10} {'same class':>10}")
-    for name, (options, (count, height, width)) in NETWORKS.items():
+    chosen = {name: network for name, network in NETWORKS.items() if all(word in name for word in sys.argv[1:])}
+    for name, (options, (count, height, width)) in chosen.items():
         torch.manual_seed(0)
         image = torch.randint(0, 256, (count, 3, height, width), dtype=torch.uint8)
         under = variants(FPNSegmenter(CLASSES, **options))
