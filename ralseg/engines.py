@@ -86,6 +86,7 @@ class Task:
                 return run_cell(self.cell, self.run_command)
             except Interrupted as error:
                 print(error, file=sys.stderr, flush=True)
+                ranks.end_followers()
                 os._exit(error.exit_code)  # no other cell for this process
             finally:
                 ranks.end_followers()

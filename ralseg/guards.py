@@ -48,8 +48,10 @@ class StopWhenAsked(Checkpoint):
     @staticmethod
     def _asked() -> int | None:
         """The signal that has come, to whichever rank: they must leave together."""
-        interrupts.asked = next((signal for signal in ranks.gather(interrupts.asked) if signal is not None), None)
-        return interrupts.asked
+        asked = next((signal for signal in ranks.gather(interrupts.asked) if signal is not None), None)
+        if asked is not None:  # never back to None: a signal may have come meanwhile
+            interrupts.asked = asked
+        return asked
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """The training has ended otherwise."""

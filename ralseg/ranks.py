@@ -8,7 +8,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterable
 from subprocess import Popen
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
@@ -18,6 +18,7 @@ from ralseg.randomness import mixed_seed
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
+_BY_ALL = "every rank has met this"
 
 
 def size() -> int:
@@ -34,31 +35,32 @@ def gather(mine: T) -> list[T]:
     """What each rank brings, in their order. No tensor of another device may be in it."""
     if size() == 1:
         return [mine]
-    parts: list[T | None] = [None] * size()
+    parts = [mine] * size()
     distributed.all_gather_object(parts, mine)
-    return parts  # type: ignore[return-value]
+    return parts
 
 
 def from_first(make: Callable[[], T]) -> T:
     """What the first rank makes, or the exception that it meets; the others only hear of it."""
     if size() == 1:
         return make()
-    told: list[object] = [None, None]
+    told: list[Any] = [None, None]
     problem: Exception | None = None
     if rank() == 0:
         try:
             told[0] = make()
-            pickle.dumps(told[0])  # else the others would wait for what can not be sent
+            pickle.dumps(told[0])  # else the others would wait for what cannot be sent
         except Exception as error:
             problem, told = error, [None, _sendable(error)]
     distributed.broadcast_object_list(told, src=0)
     if isinstance(told[1], Exception):
         raise met_by_all(problem or told[1])
-    return told[0]  # type: ignore[return-value]
+    made: T = told[0]
+    return made
 
 
 def _sendable(error: Exception) -> Exception:
-    """The exception, or what it says where it can not be sent: it may hold a socket."""
+    """The exception, or what it says where it cannot be sent: it may hold a socket."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -68,8 +70,12 @@ def _sendable(error: Exception) -> Exception:
 
 def met_by_all(error: E) -> E:
     """Mark an exception that every rank raises: the first one speaks for all."""
-    error.is_met_by_all = True  # type: ignore[attr-defined]
+    error.add_note(_BY_ALL)
     return error
+
+
+def _is_met_by_all(error: BaseException) -> bool:
+    return _BY_ALL in getattr(error, "__notes__", ())
 
 
 def is_said_by_first(error: BaseException) -> bool:
@@ -77,7 +83,7 @@ def is_said_by_first(error: BaseException) -> bool:
 
     Its exit code must then be 0: Lightning kills the first rank, which may still be saving, when another one fails.
     """
-    return rank() > 0 and getattr(error, "is_met_by_all", False)
+    return rank() > 0 and _is_met_by_all(error)
 
 
 def total(tensor: Tensor) -> Tensor:
@@ -112,7 +118,7 @@ _followers: list[Popen[bytes]] = []
 
 def leave_behind(error: BaseException, processes: list[Popen[bytes]]) -> None:
     """Note the processes of other ranks that do not know of an error of the first one's."""
-    if not getattr(error, "is_met_by_all", False):
+    if not _is_met_by_all(error):
         _followers.extend(processes)
 
 

@@ -122,6 +122,8 @@ def look(
     """
     if cells is None:
         cells = torch.cartesian_prod(torch.arange(len(indices)), torch.arange(grid.cells))
+    if ranks.size() == 1:
+        return _look(segmenter, images, indices, grid, pooling, cells, batch_size, measures, seed, hints)
     turn = cells[:, 0] % ranks.size()  # whose each region is
     mine = turn == ranks.rank()
     own_images = indices[ranks.rank() :: ranks.size()]
@@ -132,7 +134,7 @@ def look(
     if own_images:
         own = _look(segmenter, images, own_images, grid, pooling, own_cells, batch_size, measures, seed, hints)
     found = RegionFeatures.join([part for part in ranks.gather(own) if part is not None])
-    return found if ranks.size() == 1 else found[turn.argsort(stable=True).argsort()]
+    return found[turn.argsort(stable=True).argsort()]
 
 
 @torch.no_grad()  # not inference_mode: the query network learns from these tensors

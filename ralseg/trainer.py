@@ -12,6 +12,7 @@ from lightning.fabric.plugins.environments.cluster_environment import ClusterEnv
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 from rich.console import Console
 from rich.table import Table
 
@@ -76,8 +77,7 @@ class RunTrainer(pl.Trainer):
         kwargs["callbacks"] = callbacks
         kwargs["use_distributed_sampler"] = False  # ours counts no image twice; see SharedBatches
         super().__init__(**kwargs)
-        # Lightning's would broadcast from inside a signal handler; ralseg.interrupts has ours
-        self._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+        self._signal_connector = NoSignals(self)
         is_known = type(self.strategy) is DDPStrategy and self.strategy._start_method == "popen"
         if self.world_size > 1 and not is_known:
             raise ConfigError(
@@ -161,6 +161,13 @@ class RunTrainer(pl.Trainer):
                 if isinstance(logger, RunLogger):
                     logger.log_file(report)
         return results
+
+
+class NoSignals(_SignalConnector):
+    """Leaves signals alone: Lightning's handler would broadcast from inside itself; ralseg.interrupts has ours."""
+
+    def register_signal_handlers(self) -> None:
+        """Nothing to do."""
 
 
 class SeededEpochs(Callback):

@@ -48,10 +48,6 @@ class Table:
         """Area under the budget curve of each seed."""
         return [area(self.budgets, row) for row in self.test[method]]
 
-    def reward_areas(self, method: str) -> list[float]:
-        """The same on the reward set, which the final training stops by."""
-        return [area(self.budgets, row) for row in self.reward[method]]
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -70,11 +66,8 @@ class Verdict:
 def compare(table: Table, method: str, baseline: str) -> Verdict:
     """All paired comparisons of a method with a baseline."""
     mine, theirs = table.test[method], table.test[baseline]
-    at_budget = {b: paired_difference(mine[:, i], theirs[:, i]) for i, b in enumerate(table.budgets)}
-    whole = paired_difference(table.areas(method), table.areas(baseline))
-    rewarded, reward = table.reward[method], table.reward[baseline]
-    reward_at_budget = {b: paired_difference(rewarded[:, i], reward[:, i]) for i, b in enumerate(table.budgets)}
-    reward_area = paired_difference(table.reward_areas(method), table.reward_areas(baseline))
+    at_budget, whole = _paired(table.budgets, mine, theirs)
+    reward_at_budget, reward_area = _paired(table.budgets, table.reward[method], table.reward[baseline])
     savings = [labels_saved(table.budgets, mine, theirs, target) for target in targets(theirs)]
     last = table.budgets[-1]
     sentences = [
@@ -85,6 +78,15 @@ def compare(table: Table, method: str, baseline: str) -> Verdict:
     if savings:
         sentences.append(_said(method, baseline, savings[-1]))
     return Verdict(method, baseline, at_budget, whole, reward_at_budget, reward_area, savings, sentences)
+
+
+def _paired(
+    budgets: list[int], mine: NDArray[np.float64], theirs: NDArray[np.float64]
+) -> tuple[dict[int, Difference], Difference]:
+    """Differences at each budget and in the area under the budget curve."""
+    at_budget = {b: paired_difference(mine[:, i], theirs[:, i]) for i, b in enumerate(budgets)}
+    areas = ([area(budgets, row) for row in scores] for scores in (mine, theirs))
+    return at_budget, paired_difference(*areas)
 
 
 def _said(method: str, baseline: str, saving: Saving) -> str:

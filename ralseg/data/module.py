@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ralseg import ranks
 from ralseg.data.base import SegmentationDataset
 from ralseg.data.cache import TensorCache
 from ralseg.data.masks import MaskVault
-from ralseg.data.samples import Augmentation, Batch, Box, Draw, Samples, SeededSampler, SharedBatches
+from ralseg.data.samples import Augmentation, Batch, Box, Draws, Samples, SeededSampler, SharedBatches
 from ralseg.data.splits import (
     Splits,
     SplitSizes,
@@ -287,7 +287,7 @@ class SegmentationData(pl.LightningDataModule):
         draws = list(SeededSampler(len(samples), seed))
         self.step_loader = self.loader(samples, draws, self.batch_size)
 
-    def loader(self, samples: Samples, sampler: Iterable[Draw], batch_size: int) -> DataLoader[Batch]:
+    def loader(self, samples: Samples, sampler: Draws, batch_size: int) -> DataLoader[Batch]:
         """A loader with this module's workers; of batches of ``batch_size`` it gives this rank's part."""
         return DataLoader(
             samples,

@@ -1,9 +1,9 @@
 """Training and evaluation samples: image, mask, and where they came from."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -161,6 +161,16 @@ class SeededSampler(Sampler[Draw]):
         yield from map(Draw, order.tolist(), seeds.tolist())
 
 
+class Draws(Protocol):
+    """Draws whose number is known: a sampler, or a list."""
+
+    def __len__(self) -> int:
+        """How many."""
+
+    def __iter__(self) -> Iterator[Draw]:
+        """The draws."""
+
+
 class SharedBatches(Sampler[list[Draw]]):
     """Batches of draws, of which each rank makes its part; with one process they are all its own.
 
@@ -172,12 +182,12 @@ class SharedBatches(Sampler[list[Draw]]):
         batch_size: Draws in a batch, of all ranks together.
     """
 
-    def __init__(self, sampler: Iterable[Draw], batch_size: int) -> None:
+    def __init__(self, sampler: Draws, batch_size: int) -> None:
         self.sampler, self.batch_size = sampler, batch_size
 
     def __len__(self) -> int:
         """Number of batches."""
-        return -(-len(self.sampler) // self.batch_size)  # type: ignore[arg-type]
+        return -(-len(self.sampler) // self.batch_size)
 
     def __iter__(self) -> Iterator[list[Draw]]:
         """Yield this rank's part of each batch."""
