@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ralseg import imports
 from ralseg.cli import main
 
 CALLS = {
@@ -62,6 +63,18 @@ def test_a_study_cannot_allow_itself_anything(tmp_path, monkeypatch, options):
     Path("compare.yaml").write_text(COMPARE + f"options: {options}\n")
     assert main(["compare", "--config", "compare.yaml", "--cell", "uniform/seed0"]) != 0
     assert not Path("marker").exists()
+
+
+def test_a_second_rank_is_allowed_what_the_first_one_was(monkeypatch):
+    """Lightning starts it with arguments that may come from a study; torchrun with what a person typed."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv(imports.VARIABLE, "mine")
+    arguments = ["acquire", "--oracle", "evil.Mine", "--allow_import", "evil"]
+    assert imports.take_allowed(arguments) == ["acquire", "--oracle", "evil.Mine"]
+    assert imports.allowed_by_user() == ["mine"]
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    imports.take_allowed(arguments)
+    assert imports.allowed_by_user() == ["mine", "evil"]
 
 
 OWN = """

@@ -187,6 +187,27 @@ def test_a_run_that_ends_twice_is_told_once(tmp_path, store, monkeypatch):
     wait_until(lambda: not (tmp_path / "unsent.jsonl").exists())
 
 
+def test_the_last_try_does_not_wait_for_its_turn(tmp_path, store, monkeypatch):
+    """One is under way when the run ends, and fails; the next begins at once, not when it would be due."""
+    monkeypatch.setattr(post, "RETRY_SECONDS", 30.0)
+    tries = []
+
+    def connect(uri):
+        tries.append(uri)
+        time.sleep(0.5)
+        raise ConnectionError("nobody is there")
+
+    monkeypatch.setattr(post, "connect", connect)
+    logger = RunLogger(str(tmp_path))
+    log_steps(logger, 0, 3)
+    wait_until(lambda: tries)
+    start = time.monotonic()
+    logger.finalize("success")
+    assert time.monotonic() - start < 10
+    assert len(tries) == 2
+    assert (tmp_path / "unsent.jsonl").is_file()
+
+
 def test_a_run_that_was_told_to_leave_does_not_wait(tmp_path, store, monkeypatch):
     monkeypatch.setattr(interrupts, "asked", 15)
     monkeypatch.setattr(tracking, "HURRIED_SECONDS", 0.1)

@@ -18,7 +18,7 @@ from ralseg import ranks
 from ralseg.cli import main
 from ralseg.data.readers import IGNORE
 from ralseg.data.samples import Draw, SharedBatches
-from ralseg.errors import ConfigError
+from ralseg.errors import ConfigError, DataError
 from ralseg.representation import look_at_regions
 from ralseg.segmenter import masked_cross_entropy
 from ralseg.trainer import SCORE, RunTrainer
@@ -259,6 +259,19 @@ def test_what_the_first_rank_makes_or_meets_all_hear(tmp_path):
     assert first["total"] == second["total"] == 3.0
     assert first["shared"] == second["shared"] == [7.0]
     assert [first["silent"], second["silent"]] == [False, True]
+
+
+def test_processes_that_know_nothing_of_an_error_are_ended():
+    sleepers = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(2)]
+    try:
+        ranks.leave_behind(ranks.met_by_all(DataError("all know")), sleepers[:1])
+        ranks.leave_behind(DataError("a full disk"), sleepers[1:])
+        ranks.end_followers()
+        assert sleepers[1].wait(20) != 0
+        assert sleepers[0].poll() is None
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
 
 
 def has_ended(pid: int) -> bool:
