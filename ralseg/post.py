@@ -72,7 +72,8 @@ class Post:
         self._changed = threading.Condition()  # guards all that follows
         self._pending: deque[Event] = deque()
         self._thread: threading.Thread | None = None
-        self._is_away, self._retry_at, self._is_flushing = False, 0.0, False
+        self._is_away, self._retry_at = False, 0.0
+        self._old_tries = 0  # those up to this number began before somebody waits: another one follows at once
         self._tries, self._failed_try = 0, 0  # how many began, and the number of the last one that failed
         self._on_disk = 0  # pending events that the file holds, or could not take, from the first on
 
@@ -91,10 +92,10 @@ class Post:
         """Wait until all is sent, or has been tried once more; what is not sent by then is on disk."""
         with self._changed:
             # a try that is under way began before this moment: it does not count
-            self._retry_at, before, self._is_flushing = 0.0, self._tries, True
+            self._retry_at = 0.0
+            before = self._old_tries = self._tries
             self._changed.notify_all()
             is_told = self._changed.wait_for(lambda: not self._pending or self._failed_try > before, seconds)
-            self._is_flushing = False
             self._write_file()
             if not is_told:
                 log.warning("MLflow at %s does not answer; what it was not told is in %s", shown(self.uri), self._file)
@@ -159,7 +160,7 @@ class Post:
                 self._file,
             )
         self._is_away = True
-        self._retry_at = 0.0 if self._is_flushing else time.monotonic() + RETRY_SECONDS
+        self._retry_at = 0.0 if self._failed_try <= self._old_tries else time.monotonic() + RETRY_SECONDS
         self._write_file()
 
     def _try_to_send(self, events: list[Event]) -> Exception | None:
