@@ -57,9 +57,8 @@ def of(rows: list[dict[str, str]], method: str, budget: int, column: str, seeds:
     return [found[seed] for seed in seeds]
 
 
-def print_study(name: str) -> None:
-    """Scores, differences, labels saved and class entropies of one study."""
-    rows = read(name)
+def print_study(name: str, rows: list[dict[str, str]]) -> None:
+    """Scores and class entropies over the seeds that all methods have, differences over those that a pair has."""
     table = as_table(rows)
     areas = {method: table.areas(method) for method in table.methods}
     print(f"\n## {name}: seeds {', '.join(map(str, table.seeds))}; points of mean IoU, mean ± deviation over seeds\n")
@@ -72,10 +71,12 @@ def print_study(name: str) -> None:
         print()
     line("difference, test set", *table.budgets, "area", "area, reward set")
     line(*["---"] * (3 + len(table.budgets)))
-    verdicts = [compare(table, OURS, other) for other in table.methods if other != OURS]
-    for verdict in verdicts:
-        differences = [*verdict.at_budget.values(), verdict.area, verdict.reward_area]
-        line(f"{OURS} - {verdict.baseline}", *map(shown, differences))
+    verdicts = []
+    for baseline in [method for method in table.methods if method != OURS]:
+        pairs = as_table([row for row in rows if row["method"] in (OURS, baseline)])
+        verdicts.append(compare(pairs, OURS, baseline))
+        differences = [*verdicts[-1].at_budget.values(), verdicts[-1].area, verdicts[-1].reward_area]
+        line(f"{OURS} - {baseline}, {len(pairs.seeds)} seeds", *map(shown, differences))
     print()
     for verdict in verdicts:
         for saving in verdict.savings:
@@ -109,6 +110,7 @@ def print_ablation(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for found in sorted(STUDY.glob("*/results.csv")):
-        study = found.parent.name
-        print_study(study) if study in ("main", "spread") else print_ablation(study)
+    print_study("main", read("main") + read("seeds"))
+    print_study("spread", read("spread"))
+    for ablation in ("features", "k", "images"):
+        print_ablation(ablation)
