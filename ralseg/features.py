@@ -168,24 +168,29 @@ def centred_rank(values: Tensor) -> Tensor:
     return (below + upto - 1) / (2 * max(len(values) - 1, 1)) - 0.5
 
 
+def rarity(histogram: Tensor, labelled: Tensor) -> Tensor:
+    """How much regions hold of what labels are short of: [R, C], [L, C] -> [R].
+
+    A pixel counts by 1/sqrt of its class's frequency among the labels. That is the slope of sum_c sqrt(n_c), n_c being
+    the labelled pixels of class c: every class counts, and the more is known of one the less another pixel adds.
+    """
+    frequency = smoothed(labelled.mean(0)) if len(labelled) else torch.full_like(histogram[0], 1 / histogram.shape[1])
+    return histogram @ frequency.rsqrt()
+
+
 def summary_features(regions: RegionFeatures, labelled: Tensor) -> Tensor:
     """A short description for policies that learn from few games: [R, C + 8].
 
     Square roots of the class shares; mean, maximum and deviation of the entropy; entropy of the class
-    histogram; mean divergence from the labelled regions [L, C] and from these regions; rarity (shares
-    weighted by 1/sqrt of each class's frequency among the labels); squared centred entropy rank.
+    histogram; mean divergence from the labelled regions [L, C] and from these regions; rarity; squared centred
+    entropy rank.
     """
     histogram = regions.histogram
     p = smoothed(histogram)
     mixture = -(p * p.log()).sum(1, keepdim=True)
-    if len(labelled):
-        to_labelled = mean_kl_divergence(histogram, labelled)[:, None]
-        frequency = smoothed(labelled.mean(0, keepdim=True))
-    else:
-        to_labelled = torch.zeros_like(mixture)
-        frequency = torch.full_like(histogram[:1], 1 / histogram.shape[1])
+    to_labelled = mean_kl_divergence(histogram, labelled)[:, None] if len(labelled) else torch.zeros_like(mixture)
     to_others = mean_kl_divergence(histogram, histogram)[:, None]
-    rarity = (histogram / frequency.sqrt()).sum(1, keepdim=True)
+    rare = rarity(histogram, labelled)[:, None]
     rank = centred_rank(regions.mean_entropy())
-    parts = [histogram.sqrt(), regions.moments, mixture, to_labelled, to_others, rarity, rank.square()[:, None]]
+    parts = [histogram.sqrt(), regions.moments, mixture, to_labelled, to_others, rare, rank.square()[:, None]]
     return torch.cat(parts, 1)

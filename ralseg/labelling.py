@@ -189,7 +189,7 @@ class Labelling(ABC):
             found = look_at_regions(
                 self.segmenter, data.images, data.splits[self.set_name], data.grid, kind.pooling if kind else None,
                 pools.flatten(), data.eval_batch_size, needs.measures, self.stream_seed("measures"),
-                Hints(direction, labels),
+                Hints(direction, labels, labelled),
             )  # fmt: skip
             known = self._look_at_labelled(needs)
         with self.timed("features"):

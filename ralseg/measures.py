@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ralseg.errors import ConfigError
-from ralseg.features import entropy_map
+from ralseg.features import class_histogram, entropy_map, rarity
 from ralseg.influence import coarse_alignment, influence, prospects, value_by_class
 from ralseg.regions import RegionGrid
 from ralseg.segmenter import FPNSegmenter, predicted_classes
@@ -28,6 +28,7 @@ class Hints:
 
     direction: Tensor | None = None  # [C, D + 1] where the reward set's loss rises, see ``influence.py``
     labels: Tensor | None = None  # [R, height, width] of the regions asked about; for teachers only
+    labelled: Tensor | None = None  # [L, C] class shares of the regions labelled so far
 
 
 @dataclass(frozen=True)
@@ -127,11 +128,19 @@ def true_influence(glance: Glance) -> Tensor:
     return influence(_values(glance), glance.hints.labels[:, ::stride, ::stride])
 
 
+def true_rarity(glance: Glance) -> Tensor:
+    """How much the region holds of classes that labels are short of: [r]. Needs its labels, so it can only teach."""
+    labels, labelled = glance.hints.labels, glance.hints.labelled
+    assert labels is not None
+    assert labelled is not None
+    return rarity(class_histogram(labels, glance.logits.shape[1]), labelled.to(labels.device))
+
+
 MEASURES: dict[str, Measure] = {
     measure.__name__: measure
     for measure in (
         *(margin, confidence, probability, class_entropy, embedding, bald),
-        *(expected_influence, true_influence),
+        *(expected_influence, true_influence, true_rarity),
     )
 }
 """All measures by name; a policy lists those it reads in ``measures``."""

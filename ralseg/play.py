@@ -17,6 +17,7 @@ from ralseg.features import standardised
 from ralseg.game import Episode, GameConfig, PlayedStep, RewardStatistics, pay, plan_episodes, remember
 from ralseg.labelling import Labelling
 from ralseg.policies import Learned, Perturbed, Policy, choose
+from ralseg.query import TAUGHT
 from ralseg.ralis import Ralis
 from ralseg.randomness import stream
 from ralseg.replay import ReplayBuffer, StepMemory
@@ -98,14 +99,19 @@ class Play(Labelling):
         is_training = self.episode.kind == "train"
         needs, labels = (Learned(self.ralis.query) if is_training else self.policy()).needs, None
         if self._is_taught:  # the train set's labels are known: what each candidate is worth can be told
-            needs = replace(needs, measures=(*needs.measures, "true_influence"))
+            needs = replace(needs, measures=(*needs.measures, self._teacher))
             labels = self.oracle.label(pools.flatten())  # every rank has these masks: no need to send them
         self.observation = self.look_at(pools, needs, labels=labels)
 
     @property
     def _is_taught(self) -> bool:
         """Whether candidates' worth is told instead of being learned from rewards."""
-        return self.ralis.query.credit == "influence" and self.episode.kind == "train"
+        return self.ralis.query.credit in TAUGHT and self.episode.kind == "train"
+
+    @property
+    def _teacher(self) -> str:
+        """The measure that tells it."""
+        return f"true_{self.ralis.query.credit}"
 
     def policy(self) -> Policy:
         """Who plays this episode."""
@@ -149,7 +155,7 @@ class Play(Labelling):
                 actions, picked = actions[rows, picked][:, None], torch.zeros_like(picked)
             played = PlayedStep(self.episode.member, self.step, gain, seen.state, actions, picked)
             if self._is_taught:
-                worth = standardised(seen.measures["true_influence"].flatten()[:, None])[:, 0]
+                worth = standardised(seen.measures[self._teacher].flatten()[:, None])[:, 0]
                 self.lesson = StepMemory(seen.state, seen.actions.flatten(0, 1), worth, 0.0)
             else:
                 self.block_steps.append(played)

@@ -15,6 +15,9 @@ from ralseg.randomness import stream_seed
 from ralseg.replay import ReplayBuffer, StepMemory
 from ralseg.representation import FeatureSet, Observation, Representation
 
+Credit = Literal["region", "step", "influence", "rarity"]
+TAUGHT: tuple[Credit, ...] = ("influence", "rarity")
+"""Credits that are told of every candidate, from the train set's labels."""
 STATE_WIDTHS = (256, 128, 1)
 STATE_EMBEDDING = 128
 ACTION_WIDTHS = (512, 256, 128)
@@ -113,20 +116,23 @@ class QueryNetwork(pl.LightningModule):
     """Scores regions by what labelling them is worth, and learns that from replayed games.
 
     Args:
-        features: The paper's ``1H``, ``3H``, ``3H+KL``; or ``summary`` ("ours", few games).
+        features: The paper's ``1H``, ``3H``, ``3H+KL``; or ours for few games, see :class:`Representation`.
         standardise: Z-score the features over each step's candidates ("ours").
         use_state: Have the state path.
         use_gate: Have the gate; needs ``3H+KL``.
         linear: Replace the action path by one linear layer.
         batch_norm: Normalise inside the network, as the paper does.
-        entropy_prior: Q = this times the standardised mean entropy + what is learned. 0: none (paper).
+        entropy_prior: Q = this times the standardised mean entropy + what is learned. 0: none (paper). Where rewards
+            teach, what is learned corrects this prior; where candidates' worth is told, it is added to their forecast.
         returns: ``one_step``, ``n_step`` (sum of ``n_steps`` rewards) or ``monte_carlo`` (all of them).
         n_steps: Rewards in an n-step return.
         bootstrap: Add the discounted value of where the return ends (paper). Not with ``monte_carlo``.
         double_dqn: ``standard``: the query network chooses, the target evaluates; ``paper``: the other way round.
         credit: ``region``: each sub-action's Q is to equal the return (paper). ``step``: their mean is. ``influence``:
             the Q of every candidate, chosen or not, is to equal what its labels are worth for the reward set to first
-            order, in deviations within the step ("ours"; see ``influence.py``). Rewards are then only reported.
+            order, in deviations within the step ("ours"; see ``influence.py``). ``rarity``: the same with how much it
+            holds of the classes that labels are short of ("ours"; see ``features.rarity``). Rewards are then only
+            reported.
         loss: Squared (paper) or Huber error.
         gamma: Discount.
         batch_size: Transitions in an update (paper's code: 16).
@@ -155,7 +161,7 @@ class QueryNetwork(pl.LightningModule):
         n_steps: int = 4,
         bootstrap: bool = True,
         double_dqn: Literal["standard", "paper"] = "standard",
-        credit: Literal["region", "step", "influence"] = "region",
+        credit: Credit = "region",
         loss: Literal["squared", "huber"] = "squared",
         gamma: float = 0.999,
         batch_size: int = 16,
@@ -276,7 +282,10 @@ class QueryNetwork(pl.LightningModule):
         """Error of the query network on a minibatch; targets come from networks in evaluation mode."""
         target = self.td_target(batch)
         self.net.train()
-        values = self.values(self.net, batch.states, batch.which, batch.actions)
+        if self.credit in TAUGHT:
+            values = self.net(batch.states, batch.which, batch.actions[..., :-1])
+        else:
+            values = self.values(self.net, batch.states, batch.which, batch.actions)
         predicted = (values * batch.counts).sum(1) / batch.counts.sum(1)
         self.net.eval()
         error = functional.smooth_l1_loss if self.loss == "huber" else functional.mse_loss

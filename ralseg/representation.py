@@ -14,9 +14,10 @@ from ralseg.randomness import mixed_seed
 from ralseg.regions import RegionGrid
 from ralseg.segmenter import FPNSegmenter, predicted_classes
 
-FeatureSet = Literal["1H", "3H", "3H+KL", "summary", "summary+influence"]
+FeatureSet = Literal["1H", "3H", "3H+KL", "summary", "summary+classes", "summary+influence"]
 PROSPECTS = 4
 """What ``expected_influence`` says of a region."""
+_MEASURES = {"summary+classes": ("probability", "class_entropy"), "summary+influence": ("expected_influence",)}
 
 
 _NO_HINTS = Hints()
@@ -43,8 +44,9 @@ class Representation:
 
     Args:
         kind: The paper's ``1H``, ``3H`` or ``3H+KL``; or ``summary``, a short description for policies
-            that learn from few games; or ``summary+influence``, with what the network expects the labels to be
-            worth for the reward set (both "ours").
+            that learn from few games; ``summary+classes``, with each class's mean probability and share of the entropy;
+            or ``summary+influence``, with what the network expects the labels to be worth for the reward set (all three
+            "ours").
         standardise: Z-score each sub-action feature over the step's candidates.
     """
 
@@ -59,7 +61,7 @@ class Representation:
     @property
     def measures(self) -> tuple[str, ...]:
         """Measures of the candidates that the features are made of."""
-        return ("expected_influence",) if self.kind == "summary+influence" else ()
+        return _MEASURES.get(self.kind, ())
 
     def num_state_features(self, num_classes: int) -> int:
         """F: length of a state region's vector."""
@@ -68,7 +70,8 @@ class Representation:
     def num_action_features(self, num_classes: int) -> int:
         """A: length of a sub-action's vector, without the entropy column."""
         if self.kind.startswith("summary"):
-            return num_classes + 8 + (PROSPECTS if self.measures else 0)
+            more = {"summary+classes": 2 * num_classes, "summary+influence": PROSPECTS}
+            return num_classes + 8 + more.get(self.kind, 0)
         kl = 2 * features.KL_BINS if self.kind == "3H+KL" else 0
         return self.num_state_features(num_classes) + kl
 

@@ -61,6 +61,7 @@ def inverse_sqrt_weights(frequencies: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=32)
+@torch.inference_mode(False)  # one that a test was the first to ask for may serve a training later
 def _upsampling_matrix(small: int, padded: int, kept: int, stride: int) -> Tensor:
     """Linear interpolation from ``small`` to ``padded`` points (ends aligned), every ``stride``-th of ``kept``."""
     position = torch.arange(0, kept, stride, dtype=torch.float64) * (small - 1) / max(padded - 1, 1)

@@ -1,16 +1,13 @@
-"""Influence: equal to gradients that autograd finds, and learnable."""
+"""Influence: equal to gradients that autograd finds."""
 
 import pytest
 import torch
-from test_loop import SUMMARY, assert_same, everything, game, model, play
+from test_loop import model
 
 from ralseg.data.readers import IGNORE
 from ralseg.influence import reward_direction
 from ralseg.measures import Hints
-from ralseg.replay import ReplayBuffer, StepMemory
 from ralseg.representation import look_at_regions
-
-TAUGHT = SUMMARY | {"features": "summary+influence", "standardise": True, "credit": "influence", "bootstrap": False}
 
 
 @pytest.fixture
@@ -82,33 +79,3 @@ def test_expected_influence_is_the_mean_over_the_networks_own_labels(data, segme
     found = look_at_regions(*arguments, ("expected_influence",), hints=Hints(direction)).measures["expected_influence"]
     error = torch.tensor(values).std() / len(values) ** 0.5
     assert abs(float(found[0, 0]) - sum(values) / len(values)) < 4 * error
-
-
-def test_every_region_gets_its_own_credit():
-    query = model(**TAUGHT, batch_size=64).query
-    query.build(("a", "b", "c"), 12, 0)
-    width = query.representation.num_action_features(3) + 1
-    features = torch.randn(30, width, generator=torch.Generator().manual_seed(0))
-    replay = ReplayBuffer(1000)
-    replay.add(StepMemory(torch.empty(0, 0), features, features[:, 2].clone(), 0.0))
-    optimizer = torch.optim.Adam(query.net.parameters(), 0.05)
-    for number in range(200):
-        batch = query.draw_minibatch(replay, torch.Generator().manual_seed(number))
-        optimizer.zero_grad()
-        query.batch_loss(batch).backward()
-        optimizer.step()
-    rows = torch.zeros(1, dtype=torch.int64)
-    scores = query.values(query.net, torch.empty(1, 0, 0), rows, features[None])[0]
-    assert torch.corrcoef(torch.stack([scores.detach(), features[:, 2]]))[0, 1] > 0.99
-
-
-def test_a_taught_policy_plays_and_resumes(tmp_path):
-    taught = TAUGHT | {"updates_per_step": 2, "entropy_prior": 0.5}
-    rules = game(validation_plays=1)
-    whole = play(tmp_path / "whole", rules, model(**taught), checkpoint_every=1)
-    memory = whole.fit_loop.play.replay.steps[0]
-    assert len(memory) == 12  # candidates, not only what was chosen
-    assert abs(float(memory.value.mean())) < 1e-5
-    play(tmp_path / "cut", rules, model(**taught), max_epochs=8, checkpoint_every=1)
-    resumed = play(tmp_path / "cut", rules, model(**taught), ckpt="last", checkpoint_every=1)
-    assert_same(everything(whole), everything(resumed))

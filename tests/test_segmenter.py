@@ -7,7 +7,13 @@ from torch.nn import functional
 from ralseg import encoders
 from ralseg.data.samples import Draw
 from ralseg.errors import ConfigError
-from ralseg.segmenter import FeatureCache, FPNSegmenter, inverse_sqrt_weights, masked_cross_entropy
+from ralseg.segmenter import (
+    FeatureCache,
+    FPNSegmenter,
+    _upsampling_matrix,
+    inverse_sqrt_weights,
+    masked_cross_entropy,
+)
 
 NAMES = ("a", "b", "c")
 
@@ -43,6 +49,15 @@ def test_strided_logits_are_the_full_ones_at_those_pixels(stride, size):
         full = model(batch)
         strided = model.decode(model.encode(batch), *size, stride)
     assert torch.allclose(strided, full[..., ::stride, ::stride], atol=1e-4)
+
+
+def test_a_network_that_was_scored_first_can_train():
+    _upsampling_matrix.cache_clear()
+    network, shown = segmenter(), images(64, 96)
+    with torch.inference_mode():
+        network.logits(shown, torch.arange(2), stride=2)
+    network.logits(shown, torch.arange(2), stride=2).sum().backward()
+    assert network.net.segmentation_head[0].weight.grad is not None
 
 
 def test_loss_is_the_mean_over_labelled_pixels_and_zero_without_any():
