@@ -1,6 +1,6 @@
 """Prints the tables of docs/study from every seed's scores: `python benchmarks/study_results.py`.
 
-`ralseg compare` wrote those scores (`report/results.csv`); they are kept in docs/study, one file a study.
+`ralseg compare` wrote those scores (`report/results.csv`); they are kept in docs/study, one folder a study.
 """
 
 import csv
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ralseg.statistics import Difference, paired_difference
-from ralseg.verdict import Table, compare
+from ralseg.statistics import Difference, Saving, paired_difference
+from ralseg.verdict import Table, Verdict, compare
 
 STUDY = Path(__file__).parent.parent / "docs" / "study"
 OURS = "learned"
@@ -39,6 +39,25 @@ def line(*cells: object) -> None:
     print("|", " | ".join(map(str, cells)), "|")
 
 
+def header(*cells: object) -> None:
+    """The first row of a table in Markdown."""
+    line(*cells)
+    line(*["---"] * len(cells))
+
+
+def whole(labels: float) -> str:
+    """A number of labels; a dash where a score was not reached."""
+    return "-" if np.isnan(labels) else f"{labels:.0f}"
+
+
+def percent(saving: Saving) -> str:
+    """Share of labels saved, with its interval where there is one."""
+    if np.isnan(saving.percent):
+        return "not reached"
+    interval = "" if np.isnan(saving.low) else f" [{saving.low:.0f}, {saving.high:.0f}]"
+    return f"{saving.percent:.0f} %{interval}"
+
+
 def spread(values: Iterable[float]) -> str:
     """Mean and standard deviation over seeds."""
     found = np.array(list(values))
@@ -57,39 +76,69 @@ def of(rows: list[dict[str, str]], method: str, budget: int, column: str, seeds:
     return [found[seed] for seed in seeds]
 
 
-def print_study(name: str, rows: list[dict[str, str]]) -> None:
+def print_study(name: str) -> None:
     """Scores and class entropies over the seeds that all methods have, differences over those that a pair has."""
+    rows = read(name)
     table = as_table(rows)
     areas = {method: table.areas(method) for method in table.methods}
     print(f"\n## {name}: seeds {', '.join(map(str, table.seeds))}; points of mean IoU, mean ± deviation over seeds\n")
-    for title, scores in (("test set", table.test), ("reward set", table.reward)):
-        line(title, *table.budgets, *(["area"] if title == "test set" else []))
-        line(*["---"] * (1 + len(table.budgets) + (title == "test set")))
-        for method in table.methods:
-            more = [spread(areas[method])] if title == "test set" else []
-            line(method, *map(spread, scores[method].T), *more)
-        print()
-    line("difference, test set", *table.budgets, "area", "area, reward set")
-    line(*["---"] * (3 + len(table.budgets)))
-    verdicts = []
-    for baseline in [method for method in table.methods if method != OURS]:
-        pairs = as_table([row for row in rows if row["method"] in (OURS, baseline)])
-        verdicts.append(compare(pairs, OURS, baseline))
-        differences = [*verdicts[-1].at_budget.values(), verdicts[-1].area, verdicts[-1].reward_area]
-        line(f"{OURS} - {baseline}, {len(pairs.seeds)} seeds", *map(shown, differences))
+    header("test set", *table.budgets, "area")
+    for method in table.methods:
+        line(method, *map(spread, table.test[method].T), spread(areas[method]))
     print()
-    for verdict in verdicts:
+    header("reward set", *table.budgets)
+    for method in table.methods:
+        line(method, *map(spread, table.reward[method].T))
+    print()
+    header("difference, test set", *table.budgets, "area", "area, reward set")
+    verdicts = {method: verdict_on(rows, method) for method in table.methods if method != OURS}
+    for baseline, verdict in verdicts.items():
+        differences = [*verdict.at_budget.values(), verdict.area, verdict.reward_area]
+        line(f"{OURS} - {baseline}, {verdict.area.count} seeds", *map(shown, differences))
+    print()
+    header("labels for the same test mIoU as", "points", OURS, "the other", "saved")
+    for baseline, verdict in verdicts.items():
         for saving in verdict.savings:
-            interval = "" if np.isnan(saving.low) else f" [{saving.low:.0f}, {saving.high:.0f}]"
-            print(
-                f"labels for {saving.target:.2f} points: {OURS} {saving.labels:.0f}, {verdict.baseline} "
-                f"{saving.baseline_labels:.0f}, saved {saving.percent:.0f} %{interval}"
-            )
+            counts = map(whole, (saving.labels, saving.baseline_labels))
+            line(baseline, f"{saving.target:.2f}", *counts, percent(saving))
     print()
-    line("entropy of the selected classes, nats", *table.budgets)
-    line(*["---"] * (1 + len(table.budgets)))
+    header("entropy of the selected classes, nats", *table.budgets)
     for method in table.methods:
         line(method, *(spread(of(rows, method, b, "class_entropy", table.seeds)) for b in table.budgets))
+    print_bars(rows, table, verdicts["uniform"], verdicts["entropy"])
+
+
+def verdict_on(rows: list[dict[str, str]], baseline: str) -> Verdict:
+    """Ours against a baseline, over all seeds that both have."""
+    return compare(as_table([row for row in rows if row["method"] in (OURS, baseline)]), OURS, baseline)
+
+
+def print_bars(rows: list[dict[str, str]], table: Table, uniform: Verdict, entropy: Verdict) -> None:
+    """What the study aimed at, what came out, and whether that is met."""
+    first, last = table.budgets[0], table.budgets[-1]
+    classes = {m: [np.mean(of(rows, m, b, "class_entropy", table.seeds)) for b in table.budgets] for m in table.methods}
+    ours = classes[OURS]
+    saved = uniform.savings[-1]
+    clear = [budget for budget, found in uniform.at_budget.items() if found.low > 0]
+    bars = [
+        (
+            "above uniform, 95 % interval above 0: in area, or at every budget",
+            f"area {shown(uniform.area)}; clear at {', '.join(map(str, clear)) or 'no budget'}",
+            uniform.area.low > 0 or len(clear) == len(table.budgets),
+        ),
+        ("not below entropy in area", shown(entropy.area), entropy.area.mean >= 0),
+        (f"above entropy at {first} regions", shown(entropy.at_budget[first]), entropy.at_budget[first].mean > 0),
+        (
+            "classes more varied than uniform's, and no less than entropy's",
+            f"at {last} " + ", ".join(f"{m} {classes[m][-1]:.2f}" for m in (OURS, "uniform", "entropy")),
+            all(m > u and m >= h for m, u, h in zip(ours, classes["uniform"], classes["entropy"], strict=True)),
+        ),
+        (f"30 % fewer labels than uniform for its score at {last}", percent(saved), saved.percent >= 30),
+    ]
+    print()
+    header("aim", "found", "reached")
+    for aim, found, is_reached in bars:
+        line(aim, found, "yes" if is_reached else "no")
 
 
 def print_ablation(name: str) -> None:
@@ -98,8 +147,7 @@ def print_ablation(name: str) -> None:
     budget = ABLATION_BUDGET.get(name, 480)
     seeds = as_table(rows).seeds
     print(f"\n## {name}: seeds {', '.join(map(str, seeds))}, 480 regions or as many pixels\n")
-    line("method", "test mIoU", "reward mIoU", "class entropy", f"test mIoU - {OURS}")
-    line(*["---"] * 5)
+    header("method", "test mIoU", "reward mIoU", "class entropy", f"test mIoU - {OURS}")
     ours = of(main, OURS, 480, "test_miou", seeds)
     entries = [(main, method, 480) for method in ("uniform", "entropy", OURS)]
     entries += [(rows, method, budget) for method in dict.fromkeys(row["method"] for row in rows)]
@@ -110,7 +158,7 @@ def print_ablation(name: str) -> None:
 
 
 if __name__ == "__main__":
-    print_study("main", read("main") + read("seeds"))
-    print_study("spread", read("spread"))
+    for study in ("main", "spread"):
+        print_study(study)
     for ablation in ("features", "k", "images"):
         print_ablation(ablation)

@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from rich.console import Console
 
 from ralseg import curves, run_folder
+from ralseg.checkpoints import DurableCheckpointIO, read_checkpoint
 from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError
 from ralseg.files import write_atomically
@@ -24,6 +25,7 @@ from ralseg.ralis import Ralis
 from ralseg.tracking import RunLogger
 from ralseg.trainer import RunTrainer
 
+POLICY = "policy.ckpt"
 _DEFAULT_GAME = GameConfig()
 
 
@@ -73,14 +75,25 @@ class ActiveLearningTrainer(GameTrainer):
             raise ConfigError("the game needs a Ralis model and a SegmentationData datamodule")
         with self.claimed_folder(ckpt or ckpt_path) as resume:
             super().fit(model, None, None, datamodule, resume, weights_only)
-        play = play_of(self)
-        if (
-            play is not None
-            and self.is_global_zero
-            and curves.finished_rounds(play.history, self.game.validation_plays)
-        ):
-            Console(width=120).print(curves.validation_table(play.history, self.game.validation_plays))
-            Console(soft_wrap=True).print(f"policy: {run_folder.find_checkpoint(Path(self.default_root_dir), 'best')}")
+            play = play_of(self)
+            if play is None or not self.is_global_zero or self.fast_dev_run:
+                return
+            if play.rounds:
+                Console(width=120).print(curves.validation_table(play.history, self.game.validation_plays))
+            if play.is_played_out:
+                self._write_policy(model, play)
+
+    def _write_policy(self, model: Ralis, play: Play) -> None:
+        """Leave the policy alone in a small file to hand on: the best by validation, else as it is in the end."""
+        folder = Path(self.default_root_dir)
+        if play.rounds:
+            whole = read_checkpoint(run_folder.find_checkpoint(folder, "best"))
+        else:
+            whole = {"state_dict": model.state_dict()}
+            model.on_save_checkpoint(whole)
+        weights = {name: weight for name, weight in whole["state_dict"].items() if name.startswith("query.")}
+        DurableCheckpointIO().save_checkpoint({"ralseg": whole["ralseg"], "state_dict": weights}, folder / POLICY)
+        Console(soft_wrap=True).print(f"policy: {folder / POLICY}")
 
     def best_checkpoint(self, folder: Path) -> Checkpoint:
         """The best policy by greedy validation."""

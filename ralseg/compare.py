@@ -147,4 +147,7 @@ def learning_curve(config: StudyConfig) -> Path | None:
     if config.ours is None:
         return None
     policy = config.policy(config.ours, config.seeds[0])
-    return Path(policy).parent.parent / "learning_curve.png" if policy.endswith(".ckpt") else None
+    folders = list(Path(policy).parents)[:2] if policy.endswith(".ckpt") else []
+    return next(
+        (folder / "learning_curve.png" for folder in folders if (folder / "learning_curve.png").is_file()), None
+    )

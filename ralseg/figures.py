@@ -60,9 +60,6 @@ def budget_curves(table: Table, full: float | None, folder: Path) -> str:
 
 def differences(table: Table, verdicts: list[Verdict], folder: Path) -> str:
     """Paired differences at each budget and in area, with their intervals."""
-    figure, axes = _plots().subplots(
-        figsize=(7.2, 0.9 + 0.34 * len(verdicts) * (len(table.budgets) + 1)), layout="constrained"
-    )
     rows = []
     for verdict in verdicts:
         rows += [(f"vs {verdict.baseline}, {b} regions", d) for b, d in verdict.at_budget.items()]

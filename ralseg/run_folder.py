@@ -22,7 +22,7 @@ LOCK_SECONDS = 20.0
 """How long to wait for a process that is just ending: a cell whose study was killed, data-loader workers."""
 _OWN = (
     *(CHECKPOINTS, "splits.json", "config*.yaml", "test*.json", "problem*.json", "mlflow.json", "unsent.jsonl"),
-    *("episodes", "history.json", "learning_curve.png"),
+    *("episodes", "history.json", "learning_curve.png", "policy.ckpt"),
     *("selection.csv", "labels", "overlays", "to_label", "budget_*", "result.json", "final.json", "plan.json", "smp"),
 )
 

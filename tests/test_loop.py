@@ -14,6 +14,7 @@ from ralseg.al_trainer import ActiveLearningTrainer
 from ralseg.checkpoints import read_checkpoint
 from ralseg.cli import main
 from ralseg.errors import ConfigError, RalsegError
+from ralseg.find_policy import load_policy
 from ralseg.game import GameConfig, RewardConfig
 from ralseg.query import QueryNetwork
 from ralseg.ralis import Ralis
@@ -216,6 +217,26 @@ def test_checkpoints_hold_plain_data_and_say_what_the_policy_is(tmp_path):
     assert policy["num_state_regions"] == 12
     assert policy["class_names"][0] == "sky"
     assert "loops" in content
+
+
+@pytest.mark.parametrize("plays", [0, 2])
+def test_the_policy_alone_is_left_in_a_small_file(tmp_path, plays):
+    trainer = play(tmp_path, game(validation_plays=plays))
+    alone = read_checkpoint(tmp_path / "policy.ckpt")
+    whole = (
+        read_checkpoint(tmp_path / "checkpoints/best.ckpt")
+        if plays
+        else {"state_dict": trainer.lightning_module.state_dict()}
+    )
+    assert all(torch.equal(weight, whole["state_dict"][name]) for name, weight in alone["state_dict"].items())
+    assert any(name.startswith("query.net.") for name in alone["state_dict"])
+    assert not any(name.startswith("segmenter.") for name in alone["state_dict"])
+    assert load_policy(tmp_path / "policy.ckpt", trainer.datamodule).needs.state
+
+
+def test_a_run_that_was_cut_off_leaves_no_policy(tmp_path):
+    play(tmp_path, game(), max_epochs=2)
+    assert not (tmp_path / "policy.ckpt").exists()
 
 
 def test_best_is_the_best_round(tmp_path):
