@@ -24,7 +24,7 @@ from ralseg.segmenter import FPNSegmenter, inverse_sqrt_weights
 from ralseg.selection import by_image
 from ralseg.trainer import SCORE, RunTrainer
 
-_PLAIN = ("max_steps", "validate_every", "patience", "start", "mix", "class_weights")
+_PLAIN = ("max_steps", "validate_every", "patience", "keep", "start", "mix", "class_weights")
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,10 @@ class FinalTraining:
 
     Args:
         max_steps: Iterations allowed, a multiple of ``validate_every``.
-        validate_every: Iterations between scores on the reward set; the best one is tested.
+        validate_every: Iterations between scores on the reward set.
         patience: Scores without improvement after which training stops.
+        keep: Which weights are tested: the ``best`` by those scores (paper), or the ``last``, for schedules that end at
+            a learning rate of zero: before their end a score is as much luck as merit.
         start: From the segmenter ``acquired`` at the budget (paper), or from ``theta_0``.
         mix: Sets whose labels are known anyway and used too, ``train_set`` for example.
         class_weights: ``inverse_sqrt``: 1/sqrt of the class's frequency among the labels; ``theta_0``: those that
@@ -46,6 +48,7 @@ class FinalTraining:
     max_steps: int = 400
     validate_every: int = 20
     patience: int = 10
+    keep: Literal["best", "last"] = "best"
     start: Literal["acquired", "theta_0"] = "acquired"
     mix: list[str] = field(default_factory=list)
     class_weights: Literal["theta_0", "inverse_sqrt"] = "theta_0"
@@ -175,7 +178,7 @@ def train_final(
     trainer.pretrain(segmenter, data, ckpt="last")
     iterations = trainer.global_step
     data.step_loader = None
-    return finish(trainer, segmenter, data, iterations, folder)
+    return finish(trainer, segmenter, data, config.keep, iterations, folder)
 
 
 def make_segmenter(done: Acquisition, weights: dict[str, Tensor], config: FinalTraining) -> FPNSegmenter:
@@ -188,16 +191,13 @@ def make_segmenter(done: Acquisition, weights: dict[str, Tensor], config: FinalT
 
 
 def finish(
-    trainer: RunTrainer, segmenter: FPNSegmenter, data: SegmentationData, iterations: int, folder: Path
+    trainer: RunTrainer, segmenter: FPNSegmenter, data: SegmentationData, keep: str, iterations: int, folder: Path
 ) -> dict[str, Any]:
-    """Test the best segmenter, save it in the format of segmentation-models-pytorch, and note the scores."""
-    scores = trainer.test(segmenter, datamodule=data)[0]
-    best = trainer.checkpoint_callback
-    result = {
-        "iterations": iterations,
-        "reward_set/miou": float(getattr(best, "best_model_score", float("nan"))),
-        **{name: float(value) for name, value in scores.items()},
-    }
+    """Test the segmenter that is kept, save it in the format of segmentation-models-pytorch, and note the scores."""
+    scores = trainer.test(segmenter, datamodule=data, ckpt=keep)[0]
+    # the weights just tested
+    scores |= trainer.validate(segmenter, datamodule=data, verbose=False)[0]
+    result = {"iterations": iterations, **{name: float(value) for name, value in scores.items()}}
     if trainer.is_global_zero:
         segmenter.net.save_pretrained(str(folder / "smp"))
         write_atomically(folder / "final.json", json.dumps(result, indent=1) + "\n")

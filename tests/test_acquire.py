@@ -90,6 +90,19 @@ def test_everything_that_is_written(tmp_path):
     assert json.loads((tmp_path / "result.json").read_text())["method"] == "entropy"
 
 
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_the_weights_that_are_kept_are_the_ones_that_are_tested(tmp_path, keep):
+    _, result = acquire(tmp_path, options={"final": final(keep=keep)})
+    folder = tmp_path / "budget_000010"
+    saved = read_checkpoint(folder / "checkpoints" / f"{keep}.ckpt")
+    kept = smp.from_pretrained(str(folder / "smp")).state_dict()
+    assert all(torch.equal(weight, saved["state_dict"][f"net.{name}"]) for name, weight in kept.items())
+    assert json.loads((folder / "test.json").read_text())["checkpoint"].endswith(f"{keep}.ckpt")
+    if keep == "best":
+        best = next(state for name, state in saved["callbacks"].items() if "best_model_score" in state)
+        assert result["budgets"]["10"]["reward_set/miou"] == pytest.approx(float(best["best_model_score"]))
+
+
 @pytest.mark.parametrize("name", sorted(BASELINES))
 @pytest.mark.parametrize("candidates", ["pools", "global"])
 def test_every_baseline_in_both_modes(tmp_path, name, candidates):
