@@ -159,6 +159,8 @@ def print_ablation(name: str) -> None:
 
 if __name__ == "__main__":
     for study in ("main", "spread"):
-        print_study(study)
+        if (STUDY / study).is_dir():
+            print_study(study)
     for ablation in ("features", "k", "images"):
-        print_ablation(ablation)
+        if (STUDY / ablation).is_dir():
+            print_ablation(ablation)
