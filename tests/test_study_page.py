@@ -1,0 +1,22 @@
+"""What the study's pages say is what its script prints from every seed's scores."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parent.parent
+
+FIGURES = re.compile(r"± |\[[+-]?\d")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/study/README.md"])
+def test_tables_are_what_the_script_prints(page):
+    run = [sys.executable, "benchmarks/study_results.py"]
+    printed = subprocess.run(run, cwd=REPO, check=True, capture_output=True, text=True).stdout.splitlines()
+    rows = [line for line in (REPO / page).read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if FIGURES.search(row)]
+    assert rows
+    assert [row for row in rows if row not in printed] == []
