@@ -126,8 +126,12 @@ def print_bars(rows: list[dict[str, str]], table: Table, uniform: Verdict, entro
             f"area {shown(uniform.area)}; clear at {', '.join(map(str, clear)) or 'no budget'}",
             uniform.area.low > 0 or len(clear) == len(table.budgets),
         ),
-        ("not below entropy in area", shown(entropy.area), entropy.area.mean >= 0),
-        (f"above entropy at {first} regions", shown(entropy.at_budget[first]), entropy.at_budget[first].mean > 0),
+        ("not below entropy in area, by the mean", shown(entropy.area), entropy.area.mean >= 0),
+        (
+            f"above entropy at {first} regions, by the mean",
+            shown(entropy.at_budget[first]),
+            entropy.at_budget[first].mean > 0,
+        ),
         (
             "classes more varied than uniform's, and no less than entropy's",
             f"at {last} " + ", ".join(f"{m} {classes[m][-1]:.2f}" for m in (OURS, "uniform", "entropy")),
