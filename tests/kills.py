@@ -155,6 +155,8 @@ def content(folder: Path) -> dict[str, Any]:
 
 
 def _of_checkpoint(saved: dict[str, Any]) -> dict[str, Any]:
+    if "loops" not in saved:  # a policy alone
+        return saved
     play = saved["loops"]["fit_loop"]["state_dict"].get("play")
     names = ("state_dict", "optimizer_states", "lr_schedulers", "epoch", "global_step", "callbacks")
     return {name: saved[name] for name in names} | {"play": play}
