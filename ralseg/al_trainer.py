@@ -75,19 +75,21 @@ class ActiveLearningTrainer(GameTrainer):
             raise ConfigError("the game needs a Ralis model and a SegmentationData datamodule")
         with self.claimed_folder(ckpt or ckpt_path) as resume:
             super().fit(model, None, None, datamodule, resume, weights_only)
-            play = play_of(self)
-            if play is None or not self.is_global_zero or self.fast_dev_run:
+            if not self.is_global_zero or self.fast_dev_run:
                 return
-            if play.rounds:
+            play = play_of(self)
+            if play is not None and play.rounds:
                 Console(width=120).print(curves.validation_table(play.history, self.game.validation_plays))
-            if play.is_played_out:
-                self._write_policy(model, play)
+            # not asked of the play: a run that was killed at its very end has none when it goes on
+            if self.current_epoch >= len(plan_episodes(self.game)) * self.game.steps_per_episode:
+                self._write_policy(model)
 
-    def _write_policy(self, model: Ralis, play: Play) -> None:
+    def _write_policy(self, model: Ralis) -> None:
         """Leave the policy alone in a small file to hand on: the best by validation, else as it is in the end."""
         folder = Path(self.default_root_dir)
-        if play.rounds:
-            whole = read_checkpoint(run_folder.find_checkpoint(folder, "best"))
+        best = run_folder.find_checkpoint(folder, "best")
+        if best.is_file():
+            whole = read_checkpoint(best)
         else:
             whole = {"state_dict": model.state_dict()}
             model.on_save_checkpoint(whole)

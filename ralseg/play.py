@@ -167,11 +167,6 @@ class Play(Labelling):
         """Whether the budget is spent."""
         return len(self.ledger) >= self.config.budget
 
-    @property
-    def is_played_out(self) -> bool:
-        """Whether all episodes have been played."""
-        return self.episode_number >= len(self.plan)
-
     # -- learning --------------------------------------------------------------------------------
 
     def learn(self) -> None:
