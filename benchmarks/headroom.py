@@ -22,13 +22,16 @@ from torch import Tensor
 from ralseg.acquire import AcquireTrainer
 from ralseg.acquisition import SET, Acquisition
 from ralseg.commands import AcquireCLI, quiet_console, run_cli
+from ralseg.data import CamVid
+from ralseg.data.module import SegmentationData
 from ralseg.features import rarity, standardised
 from ralseg.files import write_atomically
 from ralseg.player import SegmenterPlayer
 from ralseg.policies import Needs, Policy
+from ralseg.regions import GridShape
 from ralseg.shipped import find_config
 
-CLASSES = ("RareEntropy", "RareBald", "HalfRareEntropy", "TrueInfluence", "TrueRarity")
+CLASSES = ("RareEntropy", "RareBald", "HalfRareEntropy", "FreshRareEntropy", "TrueInfluence", "TrueRarity")
 POLICIES = (
     *("uniform", "entropy", "margin", "bald", "coreset", "class_balanced_entropy"),
     *(f"benchmarks.headroom.{name}" for name in CLASSES),
@@ -95,6 +98,22 @@ class HalfRareEntropy(RareEntropy):
         return torch.where(is_open, anything, super().scores(observation, generator))
 
 
+class FreshRareEntropy(RareEntropy):
+    """And how far it is from everything labelled, as the decoder sees it: frames of a video repeat each other."""
+
+    needs = Needs(measures=("probability", "embedding"), labelled_measures=("embedding",))
+
+    def scores(self, observation, generator) -> Tensor:
+        """Sum of three."""
+        scores = super().scores(observation, generator)
+        points = observation.measures["embedding"].flatten(0, 1)
+        labelled = observation.labelled_measures.get("embedding", points[:0])
+        if not len(labelled):
+            return scores
+        distance = torch.cdist(points, labelled).amin(1)
+        return scores + standardised(distance[:, None])[:, 0].reshape(scores.shape)
+
+
 class SeeingAcquisition(Acquisition):
     """Shows the hidden labels of candidates to measures."""
 
@@ -111,22 +130,36 @@ class SeeingTrainer(AcquireTrainer):
         return SeeingAcquisition(honest.config, data, player, honest.oracle, honest.policy, honest.policy_identity)
 
 
-def write_splits(folder: Path) -> list[Path]:
-    """For each sequence of D_T a file of sets: it is what is tested on, the others are what is acquired from."""
+def known_images(seed: int) -> list[str]:
+    """The images that a theta_0 was trained on: drawn anew, as ``pretrain`` drew them."""
+    data = SegmentationData(
+        CamVid(), "al_splits.json", grid=GridShape(4, 6), fit_on=["state_set", "train_set"], fit_images=10, seed=seed
+    )
+    data.setup("fit")
+    return [data.dataset.names[index] for index in data.fit_indices()]
+
+
+def write_splits(folder: Path, seed: int) -> Path:
+    """A file of sets: one sequence of D_T is what is tested on, the others are what is acquired from.
+
+    What theta_0 knows is in neither, and makes the train set.
+    """
     published = json.loads((Path(os.environ["RALSEG_CAMVID"]) / "al_splits.json").read_text())
+    known = known_images(seed)
     by_sequence: dict[str, list[str]] = {}
-    for name in published["train"]:
-        by_sequence.setdefault(name.split("_")[0], []).append(name)
-    files = []
-    for sequence, held_out in sorted(by_sequence.items()):
-        acquired = [name for name in published["train"] if name not in held_out]
-        sets = {"state": [], "train": published["state"], "acquisition": acquired, "test": held_out}
-        files.append(folder / f"splits_{sequence}.json")
-        write_atomically(files[-1], json.dumps(sets))
-    return files
+    for name in published["state"] + published["train"]:
+        by_sequence.setdefault(name.split("_")[0], [])
+        if name not in known:
+            by_sequence[name.split("_")[0]].append(name)
+    held_out = sorted(by_sequence)[seed % len(by_sequence)]
+    acquired = [name for sequence, names in by_sequence.items() for name in names if sequence != held_out]
+    sets = {"state": [], "train": known, "acquisition": acquired, "test": by_sequence[held_out]}
+    file = folder / f"splits_seed{seed}.json"
+    write_atomically(file, json.dumps(sets))
+    return file
 
 
-def acquire(policy: str, seed: int, folder: Path, splits: Path) -> dict:
+def acquire(policy: str, seed: int, folder: Path, splits: Path, options: list[str]) -> dict:
     """Acquire with a policy, or go on with it; its scores."""
     report = folder / "result.json"
     if not report.is_file():
@@ -135,7 +168,7 @@ def acquire(policy: str, seed: int, folder: Path, splits: Path) -> dict:
         arguments += ["--data.splits", str(splits), "--trainer.acquisition.budgets", "[240]"]
         arguments += ["--seed_everything", str(seed), "--trainer.acquisition.initial_weights", weights]
         arguments += ["--trainer.default_root_dir", str(folder), "--trainer.logger", "false", "--ckpt", "last"]
-        run_cli(AcquireCLI, SegmenterPlayer, SeeingTrainer, arguments)
+        run_cli(AcquireCLI, SegmenterPlayer, SeeingTrainer, arguments + options)
     return json.loads(report.read_text())["budgets"]["240"]
 
 
@@ -145,16 +178,16 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2,3,4,5", help="of theta_0s that the study does not end with")
     parser.add_argument("--folder", default="runs/headroom")
     parser.add_argument("--policies", default=",".join(POLICIES), help="names, classes, or checkpoints of policies")
-    asked = parser.parse_args()
+    asked, options = parser.parse_known_args()
     if "uniform" not in asked.policies.split(","):
         parser.error("--policies must hold uniform: the others are compared with it")
     quiet_console()
-    splits = write_splits(Path(asked.folder))
     seeds, rows = list(map(int, asked.seeds.split(","))), {}
     for seed in seeds:
+        splits = write_splits(Path(asked.folder), seed)
         for policy in asked.policies.split(","):
             folder = Path(asked.folder) / policy.replace("/", "_") / f"seed{seed}"
-            rows.setdefault(policy, []).append(acquire(policy, seed, folder, splits[seed % len(splits)]))
+            rows.setdefault(policy, []).append(acquire(policy, seed, folder, splits, options))
     print(f"240 regions of D_T, seeds {asked.seeds}, points of mean IoU; differences: mean ± standard error\n")
     print("| policy | held-out sequence | - uniform | D_R | - uniform | class entropy |\n|---|---|---|---|---|---|")
     for policy, results in rows.items():

@@ -162,7 +162,7 @@ def print_ablation(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for study in ("main", "spread"):
+    for study in ("main", "unmixed", "spread"):
         if (STUDY / study).is_dir():
             print_study(study)
     for ablation in ("features", "k", "images"):

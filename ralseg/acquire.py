@@ -17,7 +17,7 @@ from ralseg.checkpoints import read_checkpoint
 from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError
 from ralseg.files import write_atomically
-from ralseg.final import FinalTraining, train_final
+from ralseg.final import FinalTraining, mixed_images, train_final
 from ralseg.find_policy import find_policy, import_class, policy_identity, policy_tag
 from ralseg.game_trainer import GameTrainer
 from ralseg.loop import play_of
@@ -70,6 +70,7 @@ class AcquireTrainer(GameTrainer):
         """The acquisition."""
         data = cast(SegmentationData, self.datamodule)
         player = cast(SegmenterPlayer, self.lightning_module)
+        mixed_images(data, self.final.mix)  # an error in it should not wait for the final training
         return self._make_acquisition(player, data)
 
     def _make_acquisition(self, player: SegmenterPlayer, data: SegmentationData) -> Acquisition:

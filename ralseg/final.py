@@ -25,6 +25,7 @@ from ralseg.selection import by_image
 from ralseg.trainer import SCORE, RunTrainer
 
 _PLAIN = ("max_steps", "validate_every", "patience", "keep", "start", "mix", "class_weights")
+_KNOWN = ("train_set", "state_set")
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class FinalTraining:
         keep: Which weights are tested: the ``best`` by those scores (paper), or the ``last``, for schedules that end at
             a learning rate of zero: before their end a score is as much luck as merit.
         start: From the segmenter ``acquired`` at the budget (paper), or from ``theta_0``.
-        mix: Sets whose labels are known anyway and used too, ``train_set`` for example.
+        mix: Sets whose labels are known anyway and used too: ``train_set``, ``state_set``, or ``fit_set``, the images
+            that ``pretrain`` drew for theta_0 from the same seed, ``data.fit_on`` and ``data.fit_images``. Without
+            them the segmenter forgets what nobody asks for, such as sky and road.
         class_weights: ``inverse_sqrt``: 1/sqrt of the class's frequency among the labels; ``theta_0``: those that
             theta_0 was trained with.
         optimizer: Made for the trainable parameters.
@@ -61,10 +64,10 @@ class FinalTraining:
         for key in ("max_steps", "validate_every", "patience"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"trainer.final.{key}={getattr(self, key)} must be at least 1")
-        hidden = set(self.mix) - {"train_set", "state_set"}
+        hidden = set(self.mix) - {*_KNOWN, "fit_set"}
         if hidden:
             raise ConfigError(
-                f"trainer.final.mix={self.mix}: only train_set and state_set may be mixed in; the labels of "
+                f"trainer.final.mix={self.mix}: only train_set, state_set and fit_set may be mixed in; the labels of "
                 f"{', '.join(sorted(hidden))} are hidden, or what segmenters are judged by"
             )
         if self.max_steps % self.validate_every:
@@ -117,12 +120,23 @@ class PatientStop(EarlyStopping):
             trainer.should_stop = True
 
 
+def mixed_images(data: SegmentationData, mix: list[str]) -> list[int]:
+    """The images that are used beside what was bought, each once."""
+    if "fit_set" in mix and (hidden := set(data.fit_on) - set(_KNOWN)):
+        raise ConfigError(
+            f"trainer.final.mix={mix}, but data.fit_on={data.fit_on}: the labels of {', '.join(sorted(hidden))} are "
+            "hidden, or what segmenters are judged by; give the data.fit_on and data.fit_images of theta_0's pretrain"
+        )
+    sets = [data.fit_indices() if name == "fit_set" else data.labelled_images(name) for name in mix]
+    return list(dict.fromkeys(index for indices in sets for index in indices))
+
+
 def show_labels(done: Acquisition, config: FinalTraining) -> None:
     """Make the data give all labelled regions, one sample an image, and the images of the mixed sets."""
     data = done.data
     samples = data.region_samples(SET, list(by_image(done).values()), done.labels)
     if config.mix:
-        samples = samples.joined(data.image_samples(data.labelled_images(*config.mix), augment=True))
+        samples = samples.joined(data.image_samples(mixed_images(data, config.mix), augment=True))
     batch_size = min(data.batch_size, len(samples))
     sampler = RoundSampler(len(samples), config.validate_every * batch_size, data.seed)
     data.step_loader = data.loader(samples, sampler, batch_size)
@@ -133,7 +147,7 @@ def label_frequencies(done: Acquisition, mix: list[str]) -> Tensor:
     data = done.data
     num_classes = len(data.class_names)
     masks = [done.labels[region] for region in done.ledger.labelled.tolist()]
-    masks += [data.masks[index] for index in data.labelled_images(*mix)]
+    masks += [data.masks[index] for index in mixed_images(data, mix)]
     counts = sum(torch.bincount(mask.flatten().int(), minlength=256) for mask in masks)
     assert isinstance(counts, Tensor)
     known = counts[:num_classes].double()
@@ -166,7 +180,7 @@ def train_final(
     if result is not None:
         return result
     data = done.data
-    data.masks.open(data.labelled_images(*config.mix))
+    data.masks.open(mixed_images(data, config.mix))
     segmenter = make_segmenter(done, weights, config)
     show_labels(done, config)
     stop = PatientStop(SCORE, mode="max", patience=config.patience)

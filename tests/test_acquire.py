@@ -23,7 +23,7 @@ from ralseg.data import Folder
 from ralseg.data.module import SegmentationData
 from ralseg.data.splits import SplitSizes
 from ralseg.errors import ConfigError, DataError
-from ralseg.final import FinalTraining, RoundSampler
+from ralseg.final import FinalTraining, RoundSampler, mixed_images
 from ralseg.player import SegmenterPlayer
 from ralseg.regions import GridShape
 from ralseg.segmenter import FPNSegmenter
@@ -283,8 +283,26 @@ def test_known_sets_can_be_mixed_in(tmp_path):
 
 def test_hidden_sets_cannot_be_mixed_in():
     for name in ("test_set", "reward_set", "acquisition_set"):
-        with pytest.raises(ConfigError, match="only train_set and state_set"):
+        with pytest.raises(ConfigError, match="only train_set, state_set and fit_set"):
             final(mix=[name])
+
+
+def test_the_images_of_theta_0_can_be_mixed_in():
+    theta_0s = small_data(fit_on=["train_set", "state_set"], fit_images=3, seed=4)
+    theta_0s.setup("fit")
+    data = small_data(fit_on=["train_set", "state_set"], fit_images=3, seed=4)
+    data.setup("fit")
+    assert mixed_images(data, ["fit_set"]) == theta_0s.fit_indices()
+    assert len(mixed_images(data, ["fit_set", "train_set", "state_set"])) == len(data.splits["train_set"]) + len(
+        data.splits["state_set"]
+    )
+
+
+def test_hidden_images_are_refused_before_anything_is_acquired(tmp_path):
+    data = small_data(fit_on=["train_set", "test_set"])
+    with pytest.raises(ConfigError, match=r"data.fit_on=.*labels of test_set are hidden"):
+        acquire(tmp_path, data=data, options={"final": final(mix=["fit_set"])})
+    assert not (tmp_path / "selection.csv").exists()
 
 
 def test_a_run_goes_on_only_as_it_was_started(tmp_path, policy_file):
