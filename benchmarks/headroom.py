@@ -31,7 +31,7 @@ from ralseg.policies import Needs, Policy
 from ralseg.regions import GridShape
 from ralseg.shipped import find_config
 
-CLASSES = ("RareEntropy", "RareBald", "HalfRareEntropy", "FreshRareEntropy", "TrueInfluence", "TrueRarity")
+CLASSES = ("RareAlone", "RareEntropy", "RareBald", "HalfRareEntropy", "FreshRareEntropy", "RowRareEntropy", "TrueInfluence", "TrueRarity")
 POLICIES = (
     *("uniform", "entropy", "margin", "bald", "coreset", "class_balanced_entropy"),
     *(f"benchmarks.headroom.{name}" for name in CLASSES),
@@ -78,6 +78,18 @@ class RareEntropy(Rare):
     needs = Needs(measures=("probability",))
 
 
+class RareAlone(Policy):
+    """The network's own guess of rarity."""
+
+    needs = Needs(measures=("probability",))
+
+    def scores(self, observation, generator) -> Tensor:
+        """How much of the rare classes the network believes to see."""
+        return rarity(observation.measures["probability"].flatten(0, 1), observation.labelled).reshape(
+            observation.pools.shape
+        )
+
+
 class RareBald(Rare):
     """With BALD."""
 
@@ -112,6 +124,20 @@ class FreshRareEntropy(RareEntropy):
             return scores
         distance = torch.cdist(points, labelled).amin(1)
         return scores + standardised(distance[:, None])[:, 0].reshape(scores.shape)
+
+
+class RowRareEntropy(RareEntropy):
+    """Among the candidates of the same row of the grid only: sky and road are worth something too."""
+
+    def scores(self, observation, generator) -> Tensor:
+        """Sum of both, each standardised within its row."""
+        guess = rarity(observation.measures["probability"].flatten(0, 1), observation.labelled)
+        both = torch.stack([guess, self.uncertainty(observation).flatten()], 1)
+        rows = observation.pools.flatten() % 24 // 6
+        scores = torch.zeros(len(both))
+        for row in rows.unique():
+            scores[rows == row] = standardised(both[rows == row]).sum(1)
+        return scores.reshape(observation.pools.shape)
 
 
 class SeeingAcquisition(Acquisition):
