@@ -5,8 +5,8 @@
 The test set of CamVid shows other streets than its train set, so choices are made the same way: 240 regions are taken
 from two of D_T's three sequences, a segmenter is trained on them, and scored on D_T's images of the third and on D_R.
 The seeds hold out the sequences in turn. Neither D_V nor the test set is looked at. No row of a policy that sees labels
-is a result of the method. Some images of the third sequence are among the ten that a theta_0 was trained on, the same
-for all policies.
+is a result of the method. What a theta_0 was trained on is neither acquired nor tested on, and mixed into the final
+training, as in the study.
 """
 
 import argparse
@@ -31,7 +31,16 @@ from ralseg.policies import Needs, Policy
 from ralseg.regions import GridShape
 from ralseg.shipped import find_config
 
-CLASSES = ("RareAlone", "RareEntropy", "RareBald", "HalfRareEntropy", "FreshRareEntropy", "RowRareEntropy", "TrueInfluence", "TrueRarity")
+CLASSES = (
+    "RareAlone",
+    "RareEntropy",
+    "RareBald",
+    "HalfRareEntropy",
+    "FreshRareEntropy",
+    "RowRareEntropy",
+    "TrueInfluence",
+    "TrueRarity",
+)
 POLICIES = (
     *("uniform", "entropy", "margin", "bald", "coreset", "class_balanced_entropy"),
     *(f"benchmarks.headroom.{name}" for name in CLASSES),
