@@ -31,16 +31,9 @@ from ralseg.policies import Needs, Policy
 from ralseg.regions import GridShape
 from ralseg.shipped import find_config
 
-CLASSES = (
-    "RareAlone",
-    "RareEntropy",
-    "RareBald",
-    "HalfRareEntropy",
-    "FreshRareEntropy",
-    "RowRareEntropy",
-    "TrueInfluence",
-    "TrueRarity",
-)
+CLASSES = ("RareEntropy", "RareBald", "HalfRareEntropy", "RowRareEntropy", "TrueInfluence", "TrueRarity")
+GRID = GridShape(4, 6)
+"""Of the study's configuration."""
 POLICIES = (
     *("uniform", "entropy", "margin", "bald", "coreset", "class_balanced_entropy"),
     *(f"benchmarks.headroom.{name}" for name in CLASSES),
@@ -87,18 +80,6 @@ class RareEntropy(Rare):
     needs = Needs(measures=("probability",))
 
 
-class RareAlone(Policy):
-    """The network's own guess of rarity."""
-
-    needs = Needs(measures=("probability",))
-
-    def scores(self, observation, generator) -> Tensor:
-        """How much of the rare classes the network believes to see."""
-        return rarity(observation.measures["probability"].flatten(0, 1), observation.labelled).reshape(
-            observation.pools.shape
-        )
-
-
 class RareBald(Rare):
     """With BALD."""
 
@@ -119,22 +100,6 @@ class HalfRareEntropy(RareEntropy):
         return torch.where(is_open, anything, super().scores(observation, generator))
 
 
-class FreshRareEntropy(RareEntropy):
-    """And how far it is from everything labelled, as the decoder sees it: frames of a video repeat each other."""
-
-    needs = Needs(measures=("probability", "embedding"), labelled_measures=("embedding",))
-
-    def scores(self, observation, generator) -> Tensor:
-        """Sum of three."""
-        scores = super().scores(observation, generator)
-        points = observation.measures["embedding"].flatten(0, 1)
-        labelled = observation.labelled_measures.get("embedding", points[:0])
-        if not len(labelled):
-            return scores
-        distance = torch.cdist(points, labelled).amin(1)
-        return scores + standardised(distance[:, None])[:, 0].reshape(scores.shape)
-
-
 class RowRareEntropy(RareEntropy):
     """Among the candidates of the same row of the grid only: sky and road are worth something too."""
 
@@ -142,7 +107,7 @@ class RowRareEntropy(RareEntropy):
         """Sum of both, each standardised within its row."""
         guess = rarity(observation.measures["probability"].flatten(0, 1), observation.labelled)
         both = torch.stack([guess, self.uncertainty(observation).flatten()], 1)
-        rows = observation.pools.flatten() % 24 // 6
+        rows = observation.pools.flatten() % (GRID.rows * GRID.columns) // GRID.columns
         scores = torch.zeros(len(both))
         for row in rows.unique():
             scores[rows == row] = standardised(both[rows == row]).sum(1)
@@ -167,9 +132,8 @@ class SeeingTrainer(AcquireTrainer):
 
 def known_images(seed: int) -> list[str]:
     """The images that a theta_0 was trained on: drawn anew, as ``pretrain`` drew them."""
-    data = SegmentationData(
-        CamVid(), "al_splits.json", grid=GridShape(4, 6), fit_on=["state_set", "train_set"], fit_images=10, seed=seed
-    )
+    fit_on = ["state_set", "train_set"]
+    data = SegmentationData(CamVid(), "al_splits.json", grid=GRID, fit_on=fit_on, fit_images=10, seed=seed)
     data.setup("fit")
     return [data.dataset.names[index] for index in data.fit_indices()]
 
