@@ -2,11 +2,12 @@
 
     python benchmarks/headroom.py                # needs theta_0s (docs/study); resumable; prints a table at the end
 
-The test set of CamVid shows other streets than its train set, so choices are made the same way: 240 regions are taken
-from two of D_T's three sequences, a segmenter is trained on them, and scored on D_T's images of the third and on D_R.
-The seeds hold out the sequences in turn. Neither D_V nor the test set is looked at. No row of a policy that sees labels
-is a result of the method. What a theta_0 was trained on is neither acquired nor tested on, and mixed into the final
-training, as in the study.
+CamVid's test set is the later half of a sequence that begins in the train set, and a sequence of its own. Choices are
+made on images of D_S and D_T that are cut the same way: regions are taken from one of the two day sequences and from
+the earlier half of the one at dusk, a segmenter is trained on them, and scored on the other day sequence with the later
+half, and on D_R. The seeds hold out the day sequences in turn. Neither D_V nor the test set is looked at. No row of a
+policy that sees labels is a result of the method. What a theta_0 was trained on is neither acquired nor tested on, and
+mixed into the final training, as in the study.
 """
 
 import argparse
@@ -21,19 +22,18 @@ from torch import Tensor
 
 from ralseg.acquire import AcquireTrainer
 from ralseg.acquisition import SET, Acquisition
+from ralseg.checkpoints import read_checkpoint
 from ralseg.commands import AcquireCLI, quiet_console, run_cli
-from ralseg.data import CamVid
-from ralseg.data.module import SegmentationData
 from ralseg.features import rarity, standardised
 from ralseg.files import write_atomically
 from ralseg.player import SegmenterPlayer
 from ralseg.policies import Needs, Policy
-from ralseg.regions import GridShape
 from ralseg.shipped import find_config
 
-CLASSES = ("RareEntropy", "RareBald", "HalfRareEntropy", "RowRareEntropy", "TrueInfluence", "TrueRarity")
-GRID = GridShape(4, 6)
-"""Of the study's configuration."""
+CLASSES = ("RareEntropy", "RareMargin", "RareBald", "TrueInfluence", "TrueRarity")
+BUDGETS = ("120", "240")
+DUSK, DAYS = "0001TP", ("0006R0", "0016E5")
+"""Sequences of CamVid's train subset."""
 POLICIES = (
     *("uniform", "entropy", "margin", "bald", "coreset", "class_balanced_entropy"),
     *(f"benchmarks.headroom.{name}" for name in CLASSES),
@@ -80,6 +80,16 @@ class RareEntropy(Rare):
     needs = Needs(measures=("probability",))
 
 
+class RareMargin(Rare):
+    """With the margin between the two most probable classes."""
+
+    needs = Needs(measures=("probability", "margin"))
+
+    def uncertainty(self, observation) -> Tensor:
+        """Negative mean margin of each region."""
+        return -observation.measures["margin"]
+
+
 class RareBald(Rare):
     """With BALD."""
 
@@ -88,30 +98,6 @@ class RareBald(Rare):
     def uncertainty(self, observation) -> Tensor:
         """Mean BALD of each region."""
         return observation.measures["bald"]
-
-
-class HalfRareEntropy(RareEntropy):
-    """In half of the pools any region will do."""
-
-    def scores(self, observation, generator) -> Tensor:
-        """As they are, or anything."""
-        anything = torch.rand(observation.pools.shape, generator=generator)
-        is_open = torch.rand(len(anything), 1, generator=generator) < 0.5
-        return torch.where(is_open, anything, super().scores(observation, generator))
-
-
-class RowRareEntropy(RareEntropy):
-    """Among the candidates of the same row of the grid only: sky and road are worth something too."""
-
-    def scores(self, observation, generator) -> Tensor:
-        """Sum of both, each standardised within its row."""
-        guess = rarity(observation.measures["probability"].flatten(0, 1), observation.labelled)
-        both = torch.stack([guess, self.uncertainty(observation).flatten()], 1)
-        rows = observation.pools.flatten() % (GRID.rows * GRID.columns) // GRID.columns
-        scores = torch.zeros(len(both))
-        for row in rows.unique():
-            scores[rows == row] = standardised(both[rows == row]).sum(1)
-        return scores.reshape(observation.pools.shape)
 
 
 class SeeingAcquisition(Acquisition):
@@ -130,52 +116,53 @@ class SeeingTrainer(AcquireTrainer):
         return SeeingAcquisition(honest.config, data, player, honest.oracle, honest.policy, honest.policy_identity)
 
 
-def known_images(seed: int) -> list[str]:
-    """The images that a theta_0 was trained on: drawn anew, as ``pretrain`` drew them."""
-    fit_on = ["state_set", "train_set"]
-    data = SegmentationData(CamVid(), "al_splits.json", grid=GRID, fit_on=fit_on, fit_images=10, seed=seed)
-    data.setup("fit")
-    return [data.dataset.names[index] for index in data.fit_indices()]
+def theta_0(seed: int) -> str:
+    """Its file."""
+    return f"runs/camvid_cpu_pretrain/seed{seed}/checkpoints/best.ckpt"
 
 
 def write_splits(folder: Path, seed: int) -> Path:
-    """A file of sets: one sequence of D_T is what is tested on, the others are what is acquired from.
+    """A file of sets: the rest of D_S and D_T, cut into what is acquired from and what is tested on.
 
     What theta_0 knows is in neither, and makes the train set.
     """
     published = json.loads((Path(os.environ["RALSEG_CAMVID"]) / "al_splits.json").read_text())
-    known = known_images(seed)
-    by_sequence: dict[str, list[str]] = {}
-    for name in published["state"] + published["train"]:
-        by_sequence.setdefault(name.split("_")[0], [])
-        if name not in known:
-            by_sequence[name.split("_")[0]].append(name)
-    held_out = sorted(by_sequence)[seed % len(by_sequence)]
-    acquired = [name for sequence, names in by_sequence.items() for name in names if sequence != held_out]
-    sets = {"state": [], "train": known, "acquisition": acquired, "test": by_sequence[held_out]}
+    names = sorted(published["state"] + published["train"])
+    dusk = [name for name in names if name.startswith(DUSK)]
+    held_out = {name for name in names if name.startswith(DAYS[seed % 2])} | set(dusk[len(dusk) // 2 :])
+    known = read_checkpoint(Path(theta_0(seed)))["ralseg"]["trained_on"]
+    rest = [name for name in names if name not in known]
+    sets = {
+        "state": [],
+        "train": known,
+        "acquisition": [name for name in rest if name not in held_out],
+        "test": [name for name in rest if name in held_out],
+    }
     file = folder / f"splits_seed{seed}.json"
     write_atomically(file, json.dumps(sets))
     return file
 
 
 def acquire(policy: str, seed: int, folder: Path, splits: Path, options: list[str]) -> dict:
-    """Acquire with a policy, or go on with it; its scores."""
+    """Acquire with a policy, or go on with it; its scores by budget."""
     report = folder / "result.json"
     if not report.is_file():
-        weights = f"runs/camvid_cpu_pretrain/seed{seed}/checkpoints/best.ckpt"
         arguments = ["acquire", "--config", find_config("camvid_cpu_acquire.yaml"), "--policy", policy]
-        arguments += ["--data.splits", str(splits), "--trainer.acquisition.budgets", "[240]"]
-        arguments += ["--seed_everything", str(seed), "--trainer.acquisition.initial_weights", weights]
+        arguments += ["--data.splits", str(splits), "--trainer.acquisition.budgets", f"[{','.join(BUDGETS)}]"]
+        arguments += ["--seed_everything", str(seed), "--trainer.acquisition.initial_weights", theta_0(seed)]
         arguments += ["--trainer.default_root_dir", str(folder), "--trainer.logger", "false", "--ckpt", "last"]
         run_cli(AcquireCLI, SegmenterPlayer, SeeingTrainer, arguments + options)
-    return json.loads(report.read_text())["budgets"]["240"]
+    scores: dict = json.loads(report.read_text())["budgets"]
+    return scores
 
 
 def main() -> None:
     """Run what is missing, then print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0,1,2,3,4,5", help="of theta_0s that the study does not end with")
-    parser.add_argument("--folder", default="runs/headroom")
+    parser.add_argument(
+        "--seeds", default="0,1,2,3,4,5,6,7,8,9,16,17", help="of theta_0s that the study does not end with"
+    )
+    parser.add_argument("--folder", default="runs/headroom_cut")
     parser.add_argument("--policies", default=",".join(POLICIES), help="names, classes, or checkpoints of policies")
     asked, options = parser.parse_known_args()
     if "uniform" not in asked.policies.split(","):
@@ -187,17 +174,23 @@ def main() -> None:
         for policy in asked.policies.split(","):
             folder = Path(asked.folder) / policy.replace("/", "_") / f"seed{seed}"
             rows.setdefault(policy, []).append(acquire(policy, seed, folder, splits, options))
-    print(f"240 regions of D_T, seeds {asked.seeds}, points of mean IoU; differences: mean ± standard error\n")
-    print("| policy | held-out sequence | - uniform | D_R | - uniform | class entropy |\n|---|---|---|---|---|---|")
+    print(f"{' and '.join(BUDGETS)} regions of D_S and D_T, seeds {asked.seeds}, points of mean IoU, mean of both;")
+    print("differences: mean ± standard error over seeds\n")
+    print("| policy | held out | - uniform | D_R | - uniform | class entropy |\n|---|---|---|---|---|---|")
     for policy, results in rows.items():
         cells = []
         for score in ("test_set/miou", "reward_set/miou"):
-            cells.append(f"{100 * statistics.mean(result[score] for result in results):.2f}")
-            beyond = [100 * (a[score] - b[score]) for a, b in zip(results, rows["uniform"], strict=True)]
+            own, uniform = points(results, score), points(rows["uniform"], score)
+            beyond = [a - b for a, b in zip(own, uniform, strict=True)]
             error = statistics.stdev(beyond) / math.sqrt(len(beyond)) if len(beyond) > 1 else math.nan
-            cells.append(f"{statistics.mean(beyond):+.2f} ± {error:.2f}")
-        variety = statistics.mean(result["class_frequencies"]["selected_entropy"] for result in results)
-        print(f"| {policy} | {' | '.join(cells)} | {variety:.2f} |")
+            cells += [f"{statistics.mean(own):.2f}", f"{statistics.mean(beyond):+.2f} ± {error:.2f}"]
+        variety = statistics.mean(result[BUDGETS[-1]]["class_frequencies"]["selected_entropy"] for result in results)
+        print(f"| {policy.removeprefix('benchmarks.headroom.')} | {' | '.join(cells)} | {variety:.2f} |")
+
+
+def points(results: list[dict], score: str) -> list[float]:
+    """A score of each seed, the mean over budgets."""
+    return [100 * statistics.mean(result[budget][score] for budget in BUDGETS) for result in results]
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ DQN: dict[str, Any] = {
 BLOCKS: dict[str, Any] = {
     "query": {
         "features": "summary", "standardise": True, "use_state": False, "use_gate": False, "linear": True,
-        "batch_norm": False, "entropy_prior": 0.5, "returns": "monte_carlo", "bootstrap": False, "credit": "step",
+        "batch_norm": False, "prior_weight": 0.5, "returns": "monte_carlo", "bootstrap": False, "credit": "step",
         "gamma": 0.9, "batch_size": 768, "updates_per_step": 4, "replay_size": 10**6, "shrinkage": 200.0,
         "optimizer": lambda p: torch.optim.Adam(p, lr=3e-3),
     },
@@ -67,7 +67,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "paper + 4-step returns, no bootstrap": (DQN, {"query": {"returns": "n_step", "bootstrap": False}}),
     "paper + Monte-Carlo returns": (DQN, {"query": {"returns": "monte_carlo", "bootstrap": False}}),
     "paper + standardised features": (DQN, {"query": {"standardise": True}}),
-    "paper + entropy prior": (DQN, {"query": {"standardise": True, "entropy_prior": 0.5}}),
+    "paper + entropy prior": (DQN, {"query": {"standardise": True, "prior_weight": 0.5}}),
     "paper - state path": (DQN, {"query": {"use_state": False}}),
     "paper - gate": (DQN, {"query": {"use_gate": False}}),
     "paper + three theta_0s": (DQN, {"thetas": 3}),
@@ -79,7 +79,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "blocks": (BLOCKS, {}),
     "blocks - averaged weights": (BLOCKS, {"reward": {"average": 1.0}}),
-    "blocks - entropy prior": (BLOCKS, {"query": {"entropy_prior": 0.0}}),
+    "blocks - entropy prior": (BLOCKS, {"query": {"prior_weight": 0.0}}),
     "blocks - shrinkage": (BLOCKS, {"query": {"shrinkage": 0.0}}),
 }  # fmt: skip
 

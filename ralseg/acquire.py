@@ -70,7 +70,8 @@ class AcquireTrainer(GameTrainer):
         """The acquisition."""
         data = cast(SegmentationData, self.datamodule)
         player = cast(SegmenterPlayer, self.lightning_module)
-        mixed_images(data, self.final.mix)  # an error in it should not wait for the final training
+        # an error in it should not wait for the final training
+        mixed_images(data, self.final.mix, self.acquisition.initial_weights)
         return self._make_acquisition(player, data)
 
     def _make_acquisition(self, player: SegmenterPlayer, data: SegmentationData) -> Acquisition:

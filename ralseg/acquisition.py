@@ -13,7 +13,7 @@ from ralseg.labelling import Labelling
 from ralseg.oracle import Oracle
 from ralseg.people import PeopleOracle
 from ralseg.player import SegmenterPlayer
-from ralseg.policies import Policy
+from ralseg.policies import Needs, Policy
 
 SET = "acquisition_set"
 
@@ -127,10 +127,14 @@ class Acquisition(Labelling):
         seen = self.observation
         assert seen is not None
         picked, self.action_values = decision
-        self.have_labelled(seen.pools.gather(1, picked).flatten())
+        regions = seen.pools.gather(1, picked)
+        if self.policy.needs.looks:
+            histogram = seen.histogram[torch.arange(len(picked))[:, None], picked]
+        else:
+            histogram = self.look_at(regions, Needs()).histogram
+        self.have_labelled(regions.flatten())
         self.values += self.action_values.gather(1, picked).flatten().tolist()
-        pool = torch.arange(len(picked))[:, None]
-        self.predicted += list(seen.histogram[pool, picked].flatten(0, 1).half())
+        self.predicted += list(histogram.flatten(0, 1).half())
 
     def _as_asked(self, picked: Tensor) -> Tensor:
         """What people have been asked to label at this step already, if anything: rounding may rank a tie anew."""

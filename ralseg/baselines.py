@@ -10,6 +10,8 @@ from ralseg.representation import Observation
 class Uniform(Policy):
     """U: every region is as good as any other."""
 
+    needs = Needs(looks=False)
+
     def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Random scores."""
         return torch.rand(observation.pools.shape, generator=generator)

@@ -13,10 +13,10 @@ from rich.console import Console
 from ralseg.data.module import SegmentationData
 from ralseg.engines import Engine, make_engine
 from ralseg.errors import DataError, RalsegError
-from ralseg.files import write_atomically
+from ralseg.files import read_json, write_atomically
 from ralseg.mirror import Mirror
 from ralseg.report import make_report
-from ralseg.study import Cell, RunCommand, StudyConfig, make_cells
+from ralseg.study import RESULT, Cell, RunCommand, StudyConfig, make_cells
 from ralseg.verdict import SCORE
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,10 @@ def compare_study(
     """
     console = Console(soft_wrap=True)
     folder = Path(config.folder)
-    cells = make_cells(config, files_must_exist=not report_only)
+    cells = make_cells(config)
+    if not report_only:
+        for cell in cells:
+            cell.check_files()
     write_atomically(folder / "study.yaml", resolved)
     mirror = Mirror(config.name)
     fetch_finished(cells, mirror, of_any_options=report_only)
@@ -67,6 +70,7 @@ def compare_study(
         {(cell.method, cell.seed): cell.folder / "selection.csv" for cell in results},
         learning_curve(config),
     )
+    write_atomically(folder / "report" / "cells.jsonl", cells_jsonl(list(results)))
     mirror.safely(lambda: mirror.upload_report(folder / "report", resolved))
     for verdict in verdicts:
         for text in verdict.sentences:
@@ -129,6 +133,19 @@ def mirror_missing(results: dict[Cell, dict[str, Any]], mirror: Mirror) -> None:
         identity = (cell.note() or {}).get("identity")  # of what was run, not of what would be run now
         if finished is not None and identity not in finished:
             mirror.safely(partial(mirror.upload, cell, result))
+
+
+def cells_jsonl(cells: list[Cell]) -> str:
+    """All that is known of finished cells, one a line: what identified each, and its result as `acquire` wrote it."""
+    lines = [
+        {
+            "cell": cell.title,
+            "identity": (cell.note() or {}).get("identity"),
+            "result": read_json(cell.folder / RESULT),
+        }
+        for cell in cells
+    ]
+    return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 def full_supervision(config: StudyConfig) -> float | None:

@@ -54,7 +54,7 @@ def budget_curves(table: Table, full: float | None, folder: Path) -> str:
         )  # fmt: skip
     axes.set(xlabel="labelled regions", ylabel="test mean IoU, points", xticks=table.budgets)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=4)
+    axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=6)
     return _save(figure, folder, "budget_curves")
 
 
@@ -92,5 +92,5 @@ def class_shares(table: Table, found: dict[str, Any], folder: Path) -> str:
     axes.set(ylabel="share of pixels, %", xticks=range(len(names)))
     axes.set_xticklabels(names, rotation=40, ha="right", fontsize=8)
     axes.grid(alpha=0.3, axis="y")
-    axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=5)
+    axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=6)
     return _save(figure, folder, "class_shares")

@@ -15,6 +15,7 @@ from torch.utils.data import Sampler
 
 from ralseg import ranks
 from ralseg.acquisition import SET, Acquisition
+from ralseg.checkpoints import read_checkpoint
 from ralseg.data.module import SegmentationData
 from ralseg.data.samples import Draw
 from ralseg.errors import ConfigError
@@ -40,8 +41,7 @@ class FinalTraining:
             a learning rate of zero: before their end a score is as much luck as merit.
         start: From the segmenter ``acquired`` at the budget (paper), or from ``theta_0``.
         mix: Sets whose labels are known anyway and used too: ``train_set``, ``state_set``, or ``fit_set``, the images
-            that ``pretrain`` drew for theta_0 from the same seed, ``data.fit_on`` and ``data.fit_images``. Without
-            them the segmenter forgets what nobody asks for, such as sky and road.
+            that theta_0 was trained on. Without them the segmenter forgets what nobody asks for, such as sky and road.
         class_weights: ``inverse_sqrt``: 1/sqrt of the class's frequency among the labels; ``theta_0``: those that
             theta_0 was trained with.
         optimizer: Made for the trainable parameters.
@@ -120,34 +120,50 @@ class PatientStop(EarlyStopping):
             trainer.should_stop = True
 
 
-def mixed_images(data: SegmentationData, mix: list[str]) -> list[int]:
+def mixed_images(data: SegmentationData, mix: list[str], theta_0: str | None) -> list[int]:
     """The images that are used beside what was bought, each once."""
-    if "fit_set" in mix and (hidden := set(data.fit_on) - set(_KNOWN)):
-        raise ConfigError(
-            f"trainer.final.mix={mix}, but data.fit_on={data.fit_on}: the labels of {', '.join(sorted(hidden))} are "
-            "hidden, or what segmenters are judged by; give the data.fit_on and data.fit_images of theta_0's pretrain"
-        )
-    sets = [data.fit_indices() if name == "fit_set" else data.labelled_images(name) for name in mix]
+    sets = [images_of(theta_0, data) if name == "fit_set" else data.labelled_images(name) for name in mix]
     return list(dict.fromkeys(index for indices in sets for index in indices))
 
 
-def show_labels(done: Acquisition, config: FinalTraining) -> None:
-    """Make the data give all labelled regions, one sample an image, and the images of the mixed sets."""
+def images_of(theta_0: str | None, data: SegmentationData) -> list[int]:
+    """The images that theta_0 was trained on, as its checkpoint names them."""
+    if theta_0 is None:
+        raise ConfigError("trainer.final.mix: fit_set needs a theta_0; set trainer.acquisition.initial_weights")
+    names = read_checkpoint(Path(theta_0)).get("ralseg", {}).get("trained_on")
+    if names is None:
+        raise ConfigError(
+            f"trainer.final.mix: {theta_0} does not say what images it was trained on, which fit_set means; make it "
+            "anew with `ralseg pretrain`, or mix train_set or state_set"
+        )
+    known = {data.dataset.names[index]: index for index in data.labelled_images(*_KNOWN)}
+    hidden = [name for name in names if name not in known]
+    if hidden:
+        raise ConfigError(
+            f"trainer.final.mix: {len(hidden)} of the {len(names)} images that {theta_0} was trained on are in neither "
+            f"train_set nor state_set, the first: {hidden[0]}; give the data.splits that theta_0 was made with, "
+            "or a theta_0 whose data.fit_on held no other sets"
+        )
+    return [known[name] for name in names]
+
+
+def show_labels(done: Acquisition, config: FinalTraining, mixed: list[int]) -> None:
+    """Make the data give all labelled regions, one sample an image, and whole images that are mixed in."""
     data = done.data
     samples = data.region_samples(SET, list(by_image(done).values()), done.labels)
-    if config.mix:
-        samples = samples.joined(data.image_samples(mixed_images(data, config.mix), augment=True))
+    if mixed:
+        samples = samples.joined(data.image_samples(mixed, augment=True))
     batch_size = min(data.batch_size, len(samples))
     sampler = RoundSampler(len(samples), config.validate_every * batch_size, data.seed)
     data.step_loader = data.loader(samples, sampler, batch_size)
 
 
-def label_frequencies(done: Acquisition, mix: list[str]) -> Tensor:
+def label_frequencies(done: Acquisition, mixed: list[int]) -> Tensor:
     """Share of each class among all labels of the final training: [C]."""
     data = done.data
     num_classes = len(data.class_names)
     masks = [done.labels[region] for region in done.ledger.labelled.tolist()]
-    masks += [data.masks[index] for index in mixed_images(data, mix)]
+    masks += [data.masks[index] for index in mixed]
     counts = sum(torch.bincount(mask.flatten().int(), minlength=256) for mask in masks)
     assert isinstance(counts, Tensor)
     known = counts[:num_classes].double()
@@ -180,9 +196,10 @@ def train_final(
     if result is not None:
         return result
     data = done.data
-    data.masks.open(mixed_images(data, config.mix))
-    segmenter = make_segmenter(done, weights, config)
-    show_labels(done, config)
+    mixed = mixed_images(data, config.mix, done.config.initial_weights)
+    data.masks.open(mixed)
+    segmenter = make_segmenter(done, weights, config, mixed)
+    show_labels(done, config, mixed)
     stop = PatientStop(SCORE, mode="max", patience=config.patience)
     trainer = RunTrainer(
         default_root_dir=str(folder), max_epochs=config.max_steps // config.validate_every, num_sanity_val_steps=0,
@@ -195,12 +212,14 @@ def train_final(
     return finish(trainer, segmenter, data, config.keep, iterations, folder)
 
 
-def make_segmenter(done: Acquisition, weights: dict[str, Tensor], config: FinalTraining) -> FPNSegmenter:
+def make_segmenter(
+    done: Acquisition, weights: dict[str, Tensor], config: FinalTraining, mixed: list[int]
+) -> FPNSegmenter:
     """A copy of the acquiring segmenter that does not touch it."""
     segmenter = done.segmenter.twin(config.optimizer, config.scheduler)
     segmenter.restore(weights)
     if config.class_weights == "inverse_sqrt":
-        segmenter.class_weight.copy_(inverse_sqrt_weights(label_frequencies(done, config.mix)))
+        segmenter.class_weight.copy_(inverse_sqrt_weights(label_frequencies(done, mixed)))
     return segmenter
 
 

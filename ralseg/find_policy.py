@@ -14,7 +14,7 @@ from ralseg.files import file_hash
 from ralseg.policies import Learned, Policy
 from ralseg.query import QueryNetwork
 
-_OPTIONS = ("features", "standardise", "use_state", "use_gate", "linear", "batch_norm", "entropy_prior")
+_OPTIONS = ("features", "standardise", "use_state", "use_gate", "linear", "batch_norm", "prior", "prior_weight")
 
 
 def find_policy(name: str, options: dict[str, Any], data: SegmentationData) -> Policy:
@@ -68,6 +68,8 @@ def load_policy(path: Path, data: SegmentationData) -> Learned:
     saved = about.get("policy") if isinstance(about, dict) else None
     if not isinstance(saved, dict):
         raise ConfigError(f"{path}: holds no policy (`ralseg fit` writes those; `ralseg pretrain` writes theta_0s)")
+    if "entropy_prior" in saved:  # of before the prior could be chosen
+        saved |= {"prior": "entropy", "prior_weight": saved["entropy_prior"]}
     here: dict[str, Any] = {"class_names": list(data.class_names)}
     if saved["use_state"]:
         here["num_state_regions"] = len(data.splits.state_set) * data.grid.cells

@@ -177,8 +177,10 @@ class Labelling(ABC):
             picks: Regions that will be taken from each pool.
             labels: [K * N, height, width] of the candidates, for measures that teach.
         """
-        data, kind = self.data, needs.representation
         labelled = self.labelled_histograms()
+        if not needs.looks:
+            return Observation.unseen(pools, picks, labelled)
+        data, kind = self.data, needs.representation
         with self.timed("state"):
             state = self._look_at_state_set(needs)
         direction = None

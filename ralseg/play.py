@@ -306,6 +306,7 @@ class Play(Labelling):
             "regions_per_step": self.config.regions_per_step,
             "pool_size": self.config.pool_size,
             "block": list(self.config.block),
+            "prior": self.ralis.query.representation.prior,
             "initial_weights": [str(path) for path in self.initial_weights],
             "validation_weights": [str(path) for path in self.validation_weights],
             "episodes so far": [[getattr(e, f.name) for f in fields(e)] for e in played],

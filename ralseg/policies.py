@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ralseg.errors import ConfigError
 from ralseg.query import QueryNetwork
 from ralseg.representation import Observation, Representation
 
@@ -19,12 +20,20 @@ class Needs:
         labelled_measures: Measures of the regions labelled so far.
         representation: Features of sub-actions, for a query network.
         state: Features of the state set too.
+        looks: Look at the candidates at all; if not, there are no entropies and predicted classes either.
     """
 
     measures: tuple[str, ...] = ()
     labelled_measures: tuple[str, ...] = ()
     representation: Representation | None = None
     state: bool = False
+    looks: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.looks and (self.measures or self.labelled_measures or self.representation or self.state):
+            raise ConfigError(
+                "Needs(looks=False): who does not look cannot ask for measures, features or the state set"
+            )
 
 
 class Policy(ABC):

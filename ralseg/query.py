@@ -13,7 +13,7 @@ from ralseg.errors import ConfigError
 from ralseg.features import KL_BINS
 from ralseg.randomness import stream_seed
 from ralseg.replay import ReplayBuffer, StepMemory
-from ralseg.representation import FeatureSet, Observation, Representation
+from ralseg.representation import FeatureSet, Observation, Prior, Representation
 
 Credit = Literal["region", "step", "influence", "rarity"]
 TAUGHT: tuple[Credit, ...] = ("influence", "rarity")
@@ -122,8 +122,9 @@ class QueryNetwork(pl.LightningModule):
         use_gate: Have the gate; needs ``3H+KL``.
         linear: Replace the action path by one linear layer.
         batch_norm: Normalise inside the network, as the paper does.
-        entropy_prior: Q = this times the standardised mean entropy + what is learned. 0: none (paper). Where rewards
-            teach, what is learned corrects this prior; where candidates' worth is told, it is added to their forecast.
+        prior: ``entropy``, ``margin`` or ``bald``: the baseline that the policy starts from ("ours").
+        prior_weight: Q = this times the prior's standardised score + what is learned. 0: none (paper). Where rewards
+            teach, what is learned corrects the prior; where candidates' worth is told, it is added to their forecast.
         returns: ``one_step``, ``n_step`` (sum of ``n_steps`` rewards) or ``monte_carlo`` (all of them).
         n_steps: Rewards in an n-step return.
         bootstrap: Add the discounted value of where the return ends (paper). Not with ``monte_carlo``.
@@ -156,7 +157,8 @@ class QueryNetwork(pl.LightningModule):
         use_gate: bool = True,
         linear: bool = False,
         batch_norm: bool = True,
-        entropy_prior: float = 0.0,
+        prior: Prior = "entropy",
+        prior_weight: float = 0.0,
         returns: Literal["one_step", "n_step", "monte_carlo"] = "one_step",
         n_steps: int = 4,
         bootstrap: bool = True,
@@ -183,9 +185,11 @@ class QueryNetwork(pl.LightningModule):
             raise ConfigError(
                 "model.query returns 'monte_carlo' needs bootstrap: false: nothing follows the last reward"
             )
-        self.representation = Representation(features, standardise)
+        if prior != "entropy" and not prior_weight:
+            raise ConfigError(f"model.query prior {prior!r} has no effect at prior_weight 0; set prior_weight too")
+        self.representation = Representation(features, standardise, prior)
         self.use_state, self.use_gate, self.linear, self.batch_norm = use_state, use_gate, linear, batch_norm
-        self.entropy_prior = entropy_prior
+        self.prior_weight = prior_weight
         self.returns, self.n_steps, self.bootstrap = returns, n_steps, bootstrap
         self.double_dqn, self.credit, self.loss, self.gamma = double_dqn, credit, loss, gamma
         self.batch_size, self.updates_per_step, self.target_every = batch_size, updates_per_step, target_every
@@ -211,7 +215,7 @@ class QueryNetwork(pl.LightningModule):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(seed, "query init"))
             self.net, self.target = network(), network()
-        if self.entropy_prior:
+        if self.prior_weight:
             # start as the prior alone: the learned part only has to correct it
             last = self.net.score[-1]
             assert isinstance(last, nn.Linear)
@@ -230,7 +234,8 @@ class QueryNetwork(pl.LightningModule):
             "use_gate": self.use_gate,
             "linear": self.linear,
             "batch_norm": self.batch_norm,
-            "entropy_prior": self.entropy_prior,
+            "prior": self.representation.prior,
+            "prior_weight": self.prior_weight,
             "class_names": list(self.class_names),
             "num_state_regions": self.num_state_regions,
         }
@@ -252,9 +257,9 @@ class QueryNetwork(pl.LightningModule):
     # -- playing ---------------------------------------------------------------------------------
 
     def values(self, network: TwoPathNetwork, states: Tensor, which: Tensor, actions: Tensor) -> Tensor:
-        """Q of sub-actions, prior included; shapes as in :meth:`TwoPathNetwork.forward`, plus the entropy column."""
+        """Q of sub-actions, prior included; shapes as in :meth:`TwoPathNetwork.forward`, plus the prior's column."""
         learned: Tensor = network(states, which, actions[..., :-1])
-        return learned + self.entropy_prior * actions[..., -1]
+        return learned + self.prior_weight * actions[..., -1]
 
     @torch.no_grad()
     def forward(self, observation: Observation) -> Tensor:

@@ -1,5 +1,6 @@
 """The agent's eyes: state and sub-action features from one forward pass an image."""
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -15,6 +16,7 @@ from ralseg.regions import RegionGrid
 from ralseg.segmenter import FPNSegmenter, predicted_classes
 
 FeatureSet = Literal["1H", "3H", "3H+KL", "summary", "summary+classes", "summary+influence"]
+Prior = Literal["entropy", "margin", "bald"]
 PROSPECTS = 4
 """What ``expected_influence`` says of a region."""
 _MEASURES = {"summary+classes": ("probability", "class_entropy"), "summary+influence": ("expected_influence",)}
@@ -29,13 +31,19 @@ class Observation:
 
     state: Tensor  # [R_S, F]
     pools: Tensor  # [K, N] region numbers
-    actions: Tensor  # [K, N, A + 1]; the last column is the standardised mean entropy
+    actions: Tensor  # [K, N, A + 1]; the last column is the prior: how unsure the network is, standardised
     entropy: Tensor  # [K, N] mean pixel entropy
     histogram: Tensor  # [K, N, C] share of predicted classes
     picks: int = 1  # regions that will be taken from each pool
     measures: dict[str, Tensor] = field(default_factory=dict)  # [K, N] or [K, N, D]: what the policy asked for
     labelled: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # [L, C] class shares of labelled regions
     labelled_measures: dict[str, Tensor] = field(default_factory=dict)  # [L] or [L, D]
+
+    @staticmethod
+    def unseen(pools: Tensor, picks: int, labelled: Tensor) -> "Observation":
+        """Candidates that nobody looked at."""
+        nothing = torch.empty(*pools.shape, 0)
+        return Observation(torch.empty(0, 0), pools, nothing, nothing, nothing, picks, labelled=labelled)
 
 
 @dataclass(frozen=True)
@@ -48,10 +56,12 @@ class Representation:
             or ``summary+influence``, with what the network expects the labels to be worth for the reward set (all three
             "ours").
         standardise: Z-score each sub-action feature over the step's candidates.
+        prior: How the network's uncertainty is told in the last column.
     """
 
     kind: FeatureSet = "3H+KL"
     standardise: bool = False
+    prior: Prior = "entropy"
 
     @property
     def pooling(self) -> features.EntropyPooling:
@@ -60,15 +70,15 @@ class Representation:
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Measures of the candidates that the features are made of."""
-        return _MEASURES.get(self.kind, ())
+        """Measures of the candidates that features and prior are made of."""
+        return _MEASURES.get(self.kind, ()) + (() if self.prior == "entropy" else (self.prior,))
 
     def num_state_features(self, num_classes: int) -> int:
         """F: length of a state region's vector."""
         return num_classes + (1 if self.pooling == "1H" else 3) * features.POOLED**2
 
     def num_action_features(self, num_classes: int) -> int:
-        """A: length of a sub-action's vector, without the entropy column."""
+        """A: length of a sub-action's vector, without the prior's column."""
         if self.kind.startswith("summary"):
             more = {"summary+classes": 2 * num_classes, "summary+influence": PROSPECTS}
             return num_classes + 8 + more.get(self.kind, 0)
@@ -85,16 +95,23 @@ class Representation:
         """
         is_summary = self.kind.startswith("summary")
         vector = features.summary_features(regions, labelled) if is_summary else regions.vector()
-        if self.measures:
-            vector = torch.cat([vector, *(regions.measures[name] for name in self.measures)], 1)
+        if self.kind in _MEASURES:
+            vector = torch.cat([vector, *(regions.measures[name] for name in _MEASURES[self.kind])], 1)
         if self.kind == "3H+KL":
             to_labelled = features.kl_histogram(regions.histogram, labelled)
             to_unlabelled = features.kl_histogram(regions.histogram, regions.histogram)
             vector = torch.cat([vector, to_labelled, to_unlabelled], 1)
         if self.standardise:
             vector = features.standardised(vector)
-        prior = features.standardised(regions.mean_entropy()[:, None])
-        return torch.cat([vector, prior], 1).reshape(*shape, -1)
+        return torch.cat([vector, self._prior_column(regions)[:, None]], 1).reshape(*shape, -1)
+
+    def _prior_column(self, regions: RegionFeatures) -> Tensor:
+        """Z-scores of what the baseline of the prior's name ranks by: [R]."""
+        if self.prior == "entropy":
+            return features.standardised(regions.mean_entropy()[:, None])[:, 0]
+        uncertainty = regions.measures["bald"] if self.prior == "bald" else -regions.measures["margin"]
+        # unclipped: BALD has a long tail, and its order is what it is asked for
+        return features.standardised(uncertainty[:, None], clip=math.inf)[:, 0]
 
 
 def look(

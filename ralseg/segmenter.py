@@ -10,6 +10,7 @@ import lightning.pytorch as pl
 import segmentation_models_pytorch as smp
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.nn import functional
 
@@ -306,10 +307,24 @@ class FPNSegmenter(pl.LightningModule):
     # -- checkpoints -----------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Say in the file what it fits, in plain values."""
+        """Say in the file what it fits and what it has seen, in plain values."""
         checkpoint["ralseg"] = {"version": __version__, "segmenter": self.architecture}
+        data = SegmentationData.of(self)
+        if data.step_loader is None:  # a training on whole images, not on what was bought of them
+            checkpoint["ralseg"]["trained_on"] = data.fit_names()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a checkpoint that does not fit, and to go on with one of a training on other images."""
+        self.check_fits(checkpoint)
+        trained_on = checkpoint["ralseg"].get("trained_on")
+        is_fitting = self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
+        if is_fitting and trained_on is not None and trained_on != SegmentationData.of(self).fit_names():
+            raise ConfigError(
+                "the checkpoint is of a training on other images; go on with the data.fit_on, data.fit_images and "
+                "seed_everything of its run's config.yaml, or start anew in another trainer.default_root_dir"
+            )
+
+    def check_fits(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint of another architecture, saying what differs."""
         saved = checkpoint.get("ralseg", {}).get("segmenter")
         if not isinstance(saved, dict):
@@ -336,7 +351,7 @@ class FPNSegmenter(pl.LightningModule):
 
     def load_weights(self, checkpoint: dict[str, Any]) -> None:
         """Take the weights of a ``ralseg pretrain`` checkpoint, if they fit."""
-        self.on_load_checkpoint(checkpoint)
+        self.check_fits(checkpoint)
         self.restore(checkpoint["state_dict"])
 
     def restore(self, state: dict[str, Tensor]) -> None:

@@ -109,6 +109,14 @@ class Cell:
         """Where its output goes: beside the cells, for a cell's folder may be moved aside."""
         return self.folder.parents[2] / "logs" / f"{self.method}-seed{self.seed}.txt"
 
+    def check_files(self) -> None:
+        """Its theta_0 and its policy must be there before anything is run."""
+        weights = self.options.get(_WEIGHTS)
+        if weights is not None and not Path(weights).is_file():
+            raise ConfigError(f"initial_weights: no checkpoint at {weights!r}; `ralseg pretrain` makes them")
+        if self.policy.endswith(".ckpt") and not Path(self.policy).is_file():
+            raise ConfigError(f"methods.{self.method}: no policy at {self.policy!r}; `ralseg fit` makes them")
+
     def identity(self) -> str:
         """A hash of what its result depends on: configuration, options, theta_0, policy, ralseg's version.
 
@@ -159,7 +167,7 @@ def _inside(content: Any, key: str) -> Any:
     return content
 
 
-def make_cells(config: StudyConfig, files_must_exist: bool = True) -> list[Cell]:
+def make_cells(config: StudyConfig) -> list[Cell]:
     """All cells, seed by seed: a study that is cut off has whole pairs."""
     acquire = find_config(config.acquire)
     if not Path(acquire).is_file():
@@ -173,13 +181,7 @@ def make_cells(config: StudyConfig, files_must_exist: bool = True) -> list[Cell]
                 imports.check(str(options["oracle"]), "options.oracle")
             if config.initial_weights is not None:
                 options[_WEIGHTS] = config.initial_weights.format(seed=seed)
-                if files_must_exist and not Path(options[_WEIGHTS]).is_file():
-                    raise ConfigError(
-                        f"initial_weights: no checkpoint at {options[_WEIGHTS]!r}; `ralseg pretrain` makes them"
-                    )
             policy = config.policy(method, seed)
-            if files_must_exist and policy.endswith(".ckpt") and not Path(policy).is_file():
-                raise ConfigError(f"methods.{method}: no policy at {policy!r}; `ralseg fit` makes them")
             if "." in policy and not is_file(policy):
                 imports.check(policy, f"methods.{method}")
             folder = Path(config.folder) / "cells" / method / f"seed{seed}"
@@ -188,9 +190,10 @@ def make_cells(config: StudyConfig, files_must_exist: bool = True) -> list[Cell]
 
 
 def find_cell(cells: list[Cell], title: str) -> Cell:
-    """The cell of that title."""
+    """The cell of that title; what others need need not be there."""
     for cell in cells:
         if cell.title == title:
+            cell.check_files()
             return cell
     raise ConfigError(f"--cell {title}: the cells are {', '.join(cell.title for cell in cells)}")
 

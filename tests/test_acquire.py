@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,17 +14,22 @@ from PIL import Image
 from test_loop import SUMMARY, game, model
 from test_loop import play as play_game
 
+from ralseg import labelling
 from ralseg.acquire import AcquireTrainer
 from ralseg.acquisition import AcquisitionConfig
-from ralseg.baselines import BASELINES
+from ralseg.baselines import BASELINES, Uniform
+from ralseg.checkpoints import read_checkpoint
 from ralseg.cli import main
 from ralseg.data import Folder
 from ralseg.data.module import SegmentationData
 from ralseg.data.splits import SplitSizes
 from ralseg.errors import ConfigError, DataError
 from ralseg.final import FinalTraining
+from ralseg.find_policy import load_policy
 from ralseg.player import SegmenterPlayer
+from ralseg.policies import Needs
 from ralseg.regions import GridShape
+from ralseg.representation import look_at_regions
 from ralseg.segmenter import FPNSegmenter
 from ralseg.selection import mask_name
 
@@ -108,6 +114,43 @@ def test_methods_meet_the_same_candidates(tmp_path, policy_file):
         play.observe()
         seen[policy] = play.observation.pools.tolist()
     assert seen["uniform"] == seen["margin"] == seen[policy_file]
+
+
+def test_what_is_not_looked_at_costs_no_look_and_is_noted_all_the_same(tmp_path, monkeypatch):
+    looked = []
+
+    def counting(*arguments, **options):
+        looked[-1] += len(arguments[5])
+        return look_at_regions(*arguments, **options)
+
+    monkeypatch.setattr(labelling, "look_at_regions", counting)
+    for name, needs in (("blind", Uniform.needs), ("looking", Needs())):
+        looked.append(0)
+        monkeypatch.setattr(Uniform, "needs", needs)
+        acquire(tmp_path / name, "uniform", options={"final": final(max_steps=2)})
+    assert looked == [10, 10 * 3]
+    assert (tmp_path / "blind/selection.csv").read_text() == (tmp_path / "looking/selection.csv").read_text()
+
+
+@pytest.mark.parametrize("prior", ["entropy", "margin", "bald"])
+def test_a_policy_that_has_learned_nothing_is_its_prior(tmp_path, prior):
+    query = model(**SUMMARY, prior=prior, prior_weight=0.5).query
+    query.build(small_data().class_names, 12, 0)
+    weights = {f"query.{name}": weight for name, weight in query.state_dict().items()}
+    torch.save({"ralseg": {"policy": query.description()}, "state_dict": weights}, tmp_path / "policy.ckpt")
+    for name, policy in (("learned", str(tmp_path / "policy.ckpt")), ("baseline", prior)):
+        acquire(tmp_path / name, policy, options={"final": final(max_steps=2)})
+    assert selected(tmp_path / "learned") == selected(tmp_path / "baseline")
+
+
+def test_policies_of_before_the_prior_could_be_chosen_still_load(tmp_path, policy_file):
+    saved = read_checkpoint(Path(policy_file))
+    about = saved["ralseg"]["policy"]
+    del about["prior"], about["prior_weight"]
+    about["entropy_prior"] = 0.7
+    torch.save(saved, tmp_path / "old.ckpt")
+    policy = load_policy(tmp_path / "old.ckpt", SimpleNamespace(class_names=about["class_names"]))
+    assert (policy.query.representation.prior, policy.query.prior_weight) == ("entropy", 0.7)
 
 
 def test_a_learned_policy_is_used_as_it_was_trained(tmp_path, policy_file):

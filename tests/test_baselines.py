@@ -17,6 +17,7 @@ from ralseg.errors import ConfigError
 from ralseg.features import entropy_map
 from ralseg.influence import reward_direction
 from ralseg.measures import MEASURES, Glance, Hints
+from ralseg.policies import Needs
 from ralseg.randomness import mixed_seed
 from ralseg.representation import Observation, look_at_regions
 
@@ -196,3 +197,8 @@ def test_every_baseline_scores_every_candidate(seen):
         scores = policy.scores(observation((2, 2), measures=shaped), torch.Generator())
         assert scores.shape == (2, 2), name
         assert scores.isfinite().all(), name
+
+
+def test_who_does_not_look_cannot_ask_for_anything():
+    with pytest.raises(ConfigError, match="who does not look"):
+        Needs(measures=("bald",), looks=False)

@@ -24,7 +24,7 @@ from ralseg.engines import Local
 from ralseg.errors import ConfigError, DataError
 from ralseg.mirror import Mirror
 from ralseg.report import make_report
-from ralseg.study import StudyConfig, make_cells
+from ralseg.study import StudyConfig, find_cell, make_cells
 from ralseg.verdict import Table, class_table
 
 
@@ -43,6 +43,10 @@ def test_a_study_from_start_to_end_and_again(study_folder, monkeypatch, capsys):
     assert "entropy is" in said
     for name in ("report.html", "results.csv", "classes.csv", "verdict.json", "budget_curves.svg", "budget_curves.png"):
         assert (study_folder / "out" / "report" / name).is_file()
+    kept = [json.loads(line) for line in Path("out/report/cells.jsonl").read_text().splitlines()]
+    assert [line["cell"] for line in kept] == ["uniform/seed0", "entropy/seed0", "uniform/seed1", "entropy/seed1"]
+    assert kept[1]["result"] == json.loads(Path("out/cells/entropy/seed0/result.json").read_text())
+    assert len({line["identity"] for line in kept}) == 4
     assert "<script" not in page()
     assert "http://" not in page().replace("http://www.w3.org", "")  # nothing is loaded from anywhere
 
@@ -129,8 +133,13 @@ def test_cells_are_paired_and_know_what_they_depend_on(study_folder):
     ):
         with pytest.raises(ConfigError, match=message):
             StudyConfig(**wrong)
+    cells = make_cells(StudyConfig(methods={"learned": "no.ckpt", "a": "uniform"}, **options))
     with pytest.raises(ConfigError, match=r"no policy at 'no\.ckpt'"):
-        make_cells(StudyConfig(methods={"learned": "no.ckpt"}, **options))
+        find_cell(cells, "learned/seed0")
+    assert find_cell(cells, "a/seed0").policy == "uniform"
+    Path("weights0").unlink()
+    with pytest.raises(ConfigError, match=r"no checkpoint at 'weights0'"):
+        find_cell(cells, "a/seed0")
 
 
 def test_commands_can_be_emitted(study_folder, monkeypatch, capsys):
@@ -216,7 +225,7 @@ def test_a_policy_trained_per_seed(study_folder):
 def test_policies_of_one_recipe_take_turns(study_folder):
     methods = {"learned": ["random_a.ckpt", "random_b.ckpt"], "uniform": "uniform"}
     study = StudyConfig(acquire="tiny.yaml", methods=methods, seeds=[5, 6, 7])
-    cells = make_cells(study, files_must_exist=False)
+    cells = make_cells(study)
     played = {(cell.method, cell.seed): cell.policy for cell in cells}
     assert [played["learned", seed] for seed in (5, 6, 7)] == ["random_a.ckpt", "random_b.ckpt", "random_a.ckpt"]
     assert {played["uniform", seed] for seed in (5, 6, 7)} == {"uniform"}

@@ -7,11 +7,14 @@ import segmentation_models_pytorch as smp
 import torch
 from conftest import small_data
 from lightning.pytorch.callbacks import EarlyStopping
-from test_acquire import Killed, acquire, final, selected
+from test_acquire import QUIET, Killed, acquire, final, selected
+from test_loop import model
 
 from ralseg.checkpoints import read_checkpoint
+from ralseg.data.splits import SplitSizes
 from ralseg.errors import ConfigError
 from ralseg.final import RoundSampler, mixed_images
+from ralseg.trainer import RunTrainer
 
 
 @pytest.mark.parametrize("keep", ["best", "last"])
@@ -64,22 +67,47 @@ def test_hidden_sets_cannot_be_mixed_in():
             final(mix=[name])
 
 
-def test_the_images_of_theta_0_can_be_mixed_in():
-    theta_0s = small_data(fit_on=["train_set", "state_set"], fit_images=3, seed=4)
-    theta_0s.setup("fit")
+@pytest.fixture
+def theta_0(tmp_path) -> str:
+    """A segmenter that was trained on three images for a moment."""
     data = small_data(fit_on=["train_set", "state_set"], fit_images=3, seed=4)
+    trainer = RunTrainer(max_epochs=1, default_root_dir=str(tmp_path / "theta_0"), **QUIET)
+    trainer.pretrain(model().segmenter, data)
+    return str(tmp_path / "theta_0" / "checkpoints" / "best.ckpt")
+
+
+def test_the_images_of_theta_0_can_be_mixed_in_whatever_the_seed(theta_0):
+    its_own = small_data(fit_on=["train_set", "state_set"], fit_images=3, seed=4)
+    its_own.setup("fit")
+    data = small_data(seed=5)
     data.setup("fit")
-    assert mixed_images(data, ["fit_set"]) == theta_0s.fit_indices()
-    assert len(mixed_images(data, ["fit_set", "train_set", "state_set"])) == len(data.splits["train_set"]) + len(
-        data.splits["state_set"]
-    )
+    assert len(its_own.fit_indices()) == 3
+    assert mixed_images(data, ["fit_set"], theta_0) == its_own.fit_indices()
+    both = data.splits["train_set"] + data.splits["state_set"]
+    assert sorted(mixed_images(data, ["fit_set", "train_set", "state_set"], theta_0)) == sorted(both)
 
 
-def test_hidden_images_are_refused_before_anything_is_acquired(tmp_path):
-    data = small_data(fit_on=["train_set", "test_set"])
-    with pytest.raises(ConfigError, match=r"data.fit_on=.*labels of test_set are hidden"):
-        acquire(tmp_path, data=data, options={"final": final(mix=["fit_set"])})
-    assert not (tmp_path / "selection.csv").exists()
+def test_images_of_theta_0_that_are_hidden_here_are_refused_before_anything_is_acquired(tmp_path, theta_0):
+    data = small_data(splits=SplitSizes(state=1, train=1))
+    with pytest.raises(ConfigError, match=r"of the 3 images that .*best.ckpt was trained on are in neither"):
+        acquire(tmp_path / "run", data=data, initial_weights=theta_0, options={"final": final(mix=["fit_set"])})
+    assert not (tmp_path / "run" / "selection.csv").exists()
+
+
+def test_a_theta_0_that_names_no_images_is_refused(tmp_path):
+    data = small_data()
+    data.setup("fit")
+    with pytest.raises(ConfigError, match=r"set trainer.acquisition.initial_weights"):
+        mixed_images(data, ["fit_set"], None)
+    torch.save({"ralseg": {"segmenter": {}}}, tmp_path / "old.ckpt")
+    with pytest.raises(ConfigError, match=r"old.ckpt does not say what images"):
+        mixed_images(data, ["fit_set"], str(tmp_path / "old.ckpt"))
+
+
+def test_a_final_training_does_not_claim_whole_images(tmp_path):
+    acquire(tmp_path)
+    saved = read_checkpoint(tmp_path / "budget_000010" / "checkpoints" / "last.ckpt")
+    assert "trained_on" not in saved["ralseg"]
 
 
 def test_rounds_are_stretches_of_one_sequence():

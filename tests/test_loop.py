@@ -118,7 +118,7 @@ def test_blocks_share_their_luck_and_differ_in_the_policy(tmp_path):
         episodes=4, block=["entropy", "policy"], validation_every=100, epsilon_start=0.0, epsilon_end=0.0,
         reward=RewardConfig(baseline="block", scale=100, average=0.25, normalise=True),
     )  # fmt: skip
-    ralis = model(**SUMMARY, standardise=True, entropy_prior=1.0, returns="monte_carlo", bootstrap=False,
+    ralis = model(**SUMMARY, standardise=True, prior_weight=1.0, returns="monte_carlo", bootstrap=False,
                   credit="step", updates_per_step=0)  # fmt: skip
     history = play(tmp_path, rules, ralis).fit_loop.play.history
     train = [r for r in history if r["kind"] == "train"]
@@ -158,7 +158,7 @@ def assert_same(one, two, where=""):
 
 DQN = {"replay_size": 40}
 BLOCKS = {"block": ["entropy", "policy"], "reward": RewardConfig(baseline="block", average=0.5)}
-REGRESSION = {**SUMMARY, "returns": "n_step", "n_steps": 2, "bootstrap": False, "entropy_prior": 0.5}
+REGRESSION = {**SUMMARY, "returns": "n_step", "n_steps": 2, "bootstrap": False, "prior_weight": 0.5}
 
 
 @pytest.mark.parametrize(("rules", "query"), [({}, DQN), (BLOCKS, REGRESSION)], ids=["dqn", "blocks"])

@@ -7,11 +7,11 @@ import torch
 
 from ralseg.baselines import Entropy, Uniform
 from ralseg.errors import ConfigError
-from ralseg.features import KL_BINS
+from ralseg.features import KL_BINS, RegionFeatures
 from ralseg.policies import Learned, Perturbed, choose
 from ralseg.query import Minibatch, QueryNetwork, TwoPathNetwork
 from ralseg.replay import ReplayBuffer, StepMemory
-from ralseg.representation import Observation
+from ralseg.representation import Observation, Representation
 
 CLASSES = ("a", "b", "c", "d")
 STATE_REGIONS = 5
@@ -76,15 +76,28 @@ def test_paths_can_be_switched_off(use_state, use_gate):
 
 
 def test_prior_alone_ranks_like_entropy():
-    network = query(entropy_prior=0.5)
+    network = query(prior_weight=0.5)
     seen = observation(network)
     assert torch.allclose(network(seen), 0.5 * seen.entropy)
-    linear = query(
-        features="summary", use_gate=False, use_state=False, linear=True, batch_norm=False, entropy_prior=1.0
-    )
+    linear = query(features="summary", use_gate=False, use_state=False, linear=True, batch_norm=False, prior_weight=1.0)
     seen = observation(linear)
     assert torch.equal(linear(seen).argmax(1), seen.entropy.argmax(1))
     assert sum(p.numel() for p in linear.net.parameters()) == 4 + 8 + 1
+
+
+def test_a_prior_keeps_the_order_of_its_long_tail():
+    skewed = torch.cat([torch.zeros(400), torch.tensor([5.0, 6.0, 7.0])])
+    empty = torch.zeros(len(skewed), 1)
+    regions = RegionFeatures(empty, empty, torch.zeros(len(skewed), 3), {"bald": skewed, "margin": -skewed})
+    for prior in ("bald", "margin"):
+        column = Representation("1H", prior=prior).actions(regions, torch.zeros(0, 1), torch.Size([1, 403]))[0, :, -1]
+        assert column[-3:].tolist() == sorted(set(column[-3:].tolist()))
+        assert column[-1] > 4
+
+
+def test_a_prior_without_weight_is_refused():
+    with pytest.raises(ConfigError, match="prior 'bald' has no effect at prior_weight 0"):
+        query(prior="bald")
 
 
 def memory(network, seed, value=1.0, follow=True, size=3, pools=2):
@@ -207,7 +220,7 @@ def test_epsilon_is_the_share_of_random_sub_actions(epsilon):
 
 
 def test_perturbations_come_in_opposite_pairs():
-    network = query(entropy_prior=1.0)
+    network = query(prior_weight=1.0)
     seen, any_generator = observation(network, pools=40, size=5), torch.Generator()
     own = Learned(network).scores(seen, any_generator)
     up, down = (

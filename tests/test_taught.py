@@ -48,7 +48,7 @@ def test_the_teacher_of_rarity_reads_labels_and_not_predictions(data):
 @pytest.mark.parametrize("credit", TAUGHT)
 @pytest.mark.parametrize("prior", [0.0, 0.7])
 def test_every_region_gets_its_own_credit_and_the_prior_is_added(credit, prior):
-    query = model(**options(credit), batch_size=64, entropy_prior=prior).query
+    query = model(**options(credit), batch_size=64, prior_weight=prior).query
     query.build(("a", "b", "c"), 12, 0)
     width = query.representation.num_action_features(3) + 1
     features = torch.randn(60, width, generator=torch.Generator().manual_seed(0))
@@ -68,7 +68,7 @@ def test_every_region_gets_its_own_credit_and_the_prior_is_added(credit, prior):
 
 @pytest.mark.parametrize("credit", TAUGHT)
 def test_a_taught_policy_plays_and_resumes(tmp_path, credit):
-    taught = options(credit) | {"updates_per_step": 2, "entropy_prior": 0.5}
+    taught = options(credit) | {"updates_per_step": 2, "prior_weight": 0.5}
     rules = game(validation_plays=1)
     whole = play(tmp_path / "whole", rules, model(**taught), checkpoint_every=1)
     memory = whole.fit_loop.play.replay.steps[1]  # before any label, all are equally rare

@@ -210,6 +210,10 @@ class SegmentationData(pl.LightningDataModule):
         chosen = torch.randperm(len(indices), generator=generator)[: self.fit_images]
         return sorted(indices[i] for i in chosen.tolist())
 
+    def fit_names(self) -> list[str]:
+        """The names of those images."""
+        return [self.dataset.names[index] for index in self.fit_indices()]
+
     def fit_class_frequencies(self) -> Tensor:
         """Share of each class among the labelled pixels that ``pretrain`` trains on: [classes]."""
         indices = self.fit_indices()
