@@ -15,6 +15,8 @@ from ralseg.verdict import Table, Verdict, compare
 
 STUDY = Path(__file__).parent.parent / "docs" / "study"
 OURS = "learned"
+SCORES = {"test set": "test_miou", "reward set": "reward_miou"}
+"""Columns of results.csv."""
 ABLATION_BUDGET = {"images": 20}
 """Whole images of 24 regions each; every other ablation ends at 480 regions."""
 
@@ -92,15 +94,9 @@ def print_study(name: str) -> None:
     print()
     header("difference, test set", *table.budgets, "area", "area, reward set")
     verdicts = {method: verdict_on(rows, method) for method in table.methods if method != OURS}
-    for baseline, verdict in verdicts.items():
-        differences = [*verdict.at_budget.values(), verdict.area, verdict.reward_area]
-        line(f"{OURS} - {baseline}, {verdict.area.count} seeds", *map(shown, differences))
-    print()
-    header("labels for the same test mIoU as", "points", OURS, "the other", "saved")
-    for baseline, verdict in verdicts.items():
-        for saving in verdict.savings:
-            counts = map(whole, (saving.labels, saving.baseline_labels))
-            line(baseline, f"{saving.target:.2f}", *counts, percent(saving))
+    for verdict in verdicts.values():
+        print_differences(verdict)
+    print_savings(verdicts)
     print()
     header("entropy of the selected classes, nats", *table.budgets)
     for method in table.methods:
@@ -108,9 +104,25 @@ def print_study(name: str) -> None:
     print_bars(rows, table, verdicts["uniform"], verdicts["entropy"])
 
 
-def verdict_on(rows: list[dict[str, str]], baseline: str) -> Verdict:
+def print_differences(verdict: Verdict) -> None:
+    """Ours less a baseline: at each budget, in area, and in area on the reward set."""
+    differences = [*verdict.at_budget.values(), verdict.area, verdict.reward_area]
+    line(f"{verdict.method} - {verdict.baseline}, {verdict.area.count} seeds", *map(shown, differences))
+
+
+def print_savings(verdicts: dict[str, Verdict]) -> None:
+    """Labels that ours needs for each baseline's scores, by the mean curves."""
+    print()
+    header("labels for the same test mIoU as", "points", next(iter(verdicts.values())).method, "the other", "saved")
+    for baseline, verdict in verdicts.items():
+        for saving in verdict.savings:
+            counts = map(whole, (saving.labels, saving.baseline_labels))
+            line(baseline, f"{saving.target:.2f}", *counts, percent(saving))
+
+
+def verdict_on(rows: list[dict[str, str]], baseline: str, ours: str = OURS) -> Verdict:
     """Ours against a baseline, over all seeds that both have."""
-    return compare(as_table([row for row in rows if row["method"] in (OURS, baseline)]), OURS, baseline)
+    return compare(as_table([row for row in rows if row["method"] in (ours, baseline)]), ours, baseline)
 
 
 def print_bars(rows: list[dict[str, str]], table: Table, uniform: Verdict, entropy: Verdict) -> None:
@@ -161,10 +173,52 @@ def print_ablation(name: str) -> None:
         line(method, *map(spread, columns), difference)
 
 
+def print_other(name: str, base: str) -> None:
+    """One more method beside a study's: its scores, and how it differs from each of the study's methods."""
+    rows = read(name)
+    table = as_table(rows)
+    (ours,) = table.methods
+    print(f"\n## {name}: {ours} beside the methods of {base}; points of mean IoU, mean ± deviation over seeds\n")
+    header("", *table.budgets, "area")
+    line(f"{ours}, test set", *map(spread, table.test[ours].T), spread(table.areas(ours)))
+    line(f"{ours}, reward set", *map(spread, table.reward[ours].T), "")
+    entropies = (of(rows, ours, budget, "class_entropy", table.seeds) for budget in table.budgets)
+    line(f"{ours}, class entropy", *map(spread, entropies), "")
+    print()
+    header("difference, test set", *table.budgets, "area", "area, reward set")
+    both = read(base) + rows
+    others = dict.fromkeys(row["method"] for row in both if row["method"] != ours)
+    verdicts = {baseline: verdict_on(both, baseline, ours) for baseline in others}
+    for verdict in verdicts.values():
+        print_differences(verdict)
+    print_savings(verdicts)
+
+
+def print_repeat(name: str, earlier: str) -> None:
+    """The cells that two runs of the same commands on different machines share: what rounding alone changes."""
+    rows, before = read(name), read(earlier)
+    print(f"\n## {name} less {earlier}: the same commands on another machine, mean ± deviation over seeds\n")
+    budgets = sorted({int(row["budget"]) for row in before})
+    seeds = sorted({int(row["seed"]) for row in before})
+    columns = [(title, column, b) for title, column in SCORES.items() for b in budgets]
+    header("method", *(f"{title}, {budget}" for title, _, budget in columns), "largest, test set")
+    for method in dict.fromkeys(row["method"] for row in before):
+        moved = {}
+        for title, column, budget in columns:
+            pair = (of(source, method, budget, column, seeds) for source in (rows, before))
+            moved[title, budget] = [now - then for now, then in zip(*pair, strict=True)]
+        largest = max(abs(value) for (title, _), values in moved.items() for value in values if title == "test set")
+        line(method, *map(spread, moved.values()), f"{largest:.2f}")
+
+
 if __name__ == "__main__":
     for study in ("main", "unmixed", "spread"):
         if (STUDY / study).is_dir():
             print_study(study)
+    print_repeat("spread", "spread_first")
+    for other, base in (("prior", "main"), ("spread_prior", "spread")):
+        if (STUDY / other).is_dir():
+            print_other(other, base)
     for ablation in ("features", "k", "images"):
         if (STUDY / ablation).is_dir():
             print_ablation(ablation)
