@@ -15,6 +15,8 @@ from ralseg.verdict import Table, Verdict, compare
 
 STUDY = Path(__file__).parent.parent / "docs" / "study"
 OURS = "learned"
+PRIOR = "learned-bald"
+"""Ours with BALD as its prior."""
 SCORES = {"test set": "test_miou", "reward set": "reward_miou"}
 """Columns of results.csv."""
 ABLATION_BUDGET = {"images": 20}
@@ -78,12 +80,11 @@ def of(rows: list[dict[str, str]], method: str, budget: int, column: str, seeds:
     return [found[seed] for seed in seeds]
 
 
-def print_study(name: str) -> None:
+def print_study(title: str, rows: list[dict[str, str]], ours: str = OURS) -> None:
     """Scores and class entropies over the seeds that all methods have, differences over those that a pair has."""
-    rows = read(name)
     table = as_table(rows)
     areas = {method: table.areas(method) for method in table.methods}
-    print(f"\n## {name}: seeds {', '.join(map(str, table.seeds))}; points of mean IoU, mean ± deviation over seeds\n")
+    print(f"\n## {title}: seeds {', '.join(map(str, table.seeds))}; points of mean IoU, mean ± deviation over seeds\n")
     header("test set", *table.budgets, "area")
     for method in table.methods:
         line(method, *map(spread, table.test[method].T), spread(areas[method]))
@@ -93,7 +94,7 @@ def print_study(name: str) -> None:
         line(method, *map(spread, table.reward[method].T))
     print()
     header("difference, test set", *table.budgets, "area", "area, reward set")
-    verdicts = {method: verdict_on(rows, method) for method in table.methods if method != OURS}
+    verdicts = {method: verdict_on(rows, method, ours) for method in table.methods if method != ours}
     for verdict in verdicts.values():
         print_differences(verdict)
     print_savings(verdicts)
@@ -101,7 +102,7 @@ def print_study(name: str) -> None:
     header("entropy of the selected classes, nats", *table.budgets)
     for method in table.methods:
         line(method, *(spread(of(rows, method, b, "class_entropy", table.seeds)) for b in table.budgets))
-    print_bars(rows, table, verdicts["uniform"], verdicts["entropy"])
+    print_bars(rows, table, verdicts)
 
 
 def print_differences(verdict: Verdict) -> None:
@@ -125,11 +126,12 @@ def verdict_on(rows: list[dict[str, str]], baseline: str, ours: str = OURS) -> V
     return compare(as_table([row for row in rows if row["method"] in (ours, baseline)]), ours, baseline)
 
 
-def print_bars(rows: list[dict[str, str]], table: Table, uniform: Verdict, entropy: Verdict) -> None:
+def print_bars(rows: list[dict[str, str]], table: Table, verdicts: dict[str, Verdict]) -> None:
     """What the study aimed at, what came out, and whether that is met."""
+    uniform, entropy = verdicts["uniform"], verdicts["entropy"]
+    ours = uniform.method
     first, last = table.budgets[0], table.budgets[-1]
     classes = {m: [np.mean(of(rows, m, b, "class_entropy", table.seeds)) for b in table.budgets] for m in table.methods}
-    ours = classes[OURS]
     saved = uniform.savings[-1]
     clear = [budget for budget, found in uniform.at_budget.items() if found.low > 0]
     bars = [
@@ -146,8 +148,8 @@ def print_bars(rows: list[dict[str, str]], table: Table, uniform: Verdict, entro
         ),
         (
             "classes more varied than uniform's, and no less than entropy's",
-            f"at {last} " + ", ".join(f"{m} {classes[m][-1]:.2f}" for m in (OURS, "uniform", "entropy")),
-            all(m > u and m >= h for m, u, h in zip(ours, classes["uniform"], classes["entropy"], strict=True)),
+            f"at {last} " + ", ".join(f"{m} {classes[m][-1]:.2f}" for m in (ours, "uniform", "entropy")),
+            all(m > u and m >= h for m, u, h in zip(*(classes[m] for m in (ours, "uniform", "entropy")), strict=True)),
         ),
         (f"30 % fewer labels than uniform for its score at {last}", percent(saved), saved.percent >= 30),
     ]
@@ -211,14 +213,20 @@ def print_repeat(name: str, earlier: str) -> None:
         line(method, *map(spread, moved.values()), f"{largest:.2f}")
 
 
+def together(*names: str) -> list[dict[str, str]]:
+    """Rows of several studies of one protocol, of the last one's methods."""
+    studies = [read(name) for name in names]
+    methods = {row["method"] for row in studies[-1]}
+    return [row for rows in studies for row in rows if row["method"] in methods]
+
+
 if __name__ == "__main__":
     for study in ("main", "unmixed", "spread"):
-        if (STUDY / study).is_dir():
-            print_study(study)
+        print_study(study, read(study))
     print_repeat("spread", "spread_first")
-    for other, base in (("prior", "main"), ("spread_prior", "spread")):
-        if (STUDY / other).is_dir():
-            print_other(other, base)
+    for base, other, confirm in (("main", "prior", "confirm"), ("spread", "spread_prior", "spread_confirm")):
+        print_other(other, base)
+        print_study(confirm, read(confirm), PRIOR)
+        print_study(f"{base}, {other} and {confirm} together", together(base, other, confirm), PRIOR)
     for ablation in ("features", "k", "images"):
-        if (STUDY / ablation).is_dir():
-            print_ablation(ablation)
+        print_ablation(ablation)

@@ -27,6 +27,13 @@ def style(table: Table, method: str) -> dict[str, Any]:
     return {"color": _COLOURS[number % len(_COLOURS)], "linestyle": _DASHES[number % len(_DASHES)]}
 
 
+def _legend(axes: Any, below: float) -> None:
+    """Under the axes, in one row if the names are short enough."""
+    names = axes.get_legend_handles_labels()[1]
+    columns = 6 if sum(map(len, names)) < 50 else 3
+    axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, below), ncols=columns)
+
+
 def _save(figure: Any, folder: Path, name: str) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
@@ -54,7 +61,7 @@ def budget_curves(table: Table, full: float | None, folder: Path) -> str:
         )  # fmt: skip
     axes.set(xlabel="labelled regions", ylabel="test mean IoU, points", xticks=table.budgets)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=6)
+    _legend(axes, -0.14)
     return _save(figure, folder, "budget_curves")
 
 
@@ -92,5 +99,5 @@ def class_shares(table: Table, found: dict[str, Any], folder: Path) -> str:
     axes.set(ylabel="share of pixels, %", xticks=range(len(names)))
     axes.set_xticklabels(names, rotation=40, ha="right", fontsize=8)
     axes.grid(alpha=0.3, axis="y")
-    axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=6)
+    _legend(axes, -0.3)
     return _save(figure, folder, "class_shares")

@@ -306,7 +306,7 @@ class Play(Labelling):
             "regions_per_step": self.config.regions_per_step,
             "pool_size": self.config.pool_size,
             "block": list(self.config.block),
-            "prior": self.ralis.query.representation.prior,
+            "prior": [self.ralis.query.representation.prior, self.ralis.query.prior_weight],
             "initial_weights": [str(path) for path in self.initial_weights],
             "validation_weights": [str(path) for path in self.validation_weights],
             "episodes so far": [[getattr(e, f.name) for f in fields(e)] for e in played],
@@ -337,7 +337,8 @@ class Play(Labelling):
         """Go on where a checkpoint left off."""
         for name in self._COUNTERS:
             setattr(self, name, state[name])
-        differing = [name for name, value in self._rules().items() if state["rules"][name] != value]
+        # runs of before the prior could be chosen do not name it
+        differing = [name for name, value in self._rules().items() if state["rules"].get(name, value) != value]
         if differing:
             raise ConfigError(
                 "the checkpoint is of a game with other rules: " + ", ".join(differing) + " differ; "

@@ -110,7 +110,7 @@ class Representation:
         if self.prior == "entropy":
             return features.standardised(regions.mean_entropy()[:, None])[:, 0]
         uncertainty = regions.measures["bald"] if self.prior == "bald" else -regions.measures["margin"]
-        # unclipped: BALD has a long tail, and its order is what it is asked for
+        # BALD has a long tail, and its order is what it is asked for; entropy has none, and policies were trained so
         return features.standardised(uncertainty[:, None], clip=math.inf)[:, 0]
 
 

@@ -309,19 +309,25 @@ class FPNSegmenter(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Say in the file what it fits and what it has seen, in plain values."""
         checkpoint["ralseg"] = {"version": __version__, "segmenter": self.architecture}
+        names = self._whole_images()
+        if names is not None:
+            checkpoint["ralseg"]["trained_on"] = names
+
+    def _whole_images(self) -> list[str] | None:
+        """The images of this training; None if it is on regions of them, or on data that are not ralseg's."""
         data = SegmentationData.of(self)
-        if data.step_loader is None:  # a training on whole images, not on what was bought of them
-            checkpoint["ralseg"]["trained_on"] = data.fit_names()
+        return data.fit_names() if isinstance(data, SegmentationData) and data.step_loader is None else None
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint that does not fit, and to go on with one of a training on other images."""
         self.check_fits(checkpoint)
         trained_on = checkpoint["ralseg"].get("trained_on")
         is_fitting = self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
-        if is_fitting and trained_on is not None and trained_on != SegmentationData.of(self).fit_names():
+        if is_fitting and trained_on is not None and trained_on != self._whole_images():
             raise ConfigError(
-                "the checkpoint is of a training on other images; go on with the data.fit_on, data.fit_images and "
-                "seed_everything of its run's config.yaml, or start anew in another trainer.default_root_dir"
+                "the checkpoint is of a training on other images; go on with the data.dataset, data.splits, "
+                "data.fit_on, data.fit_images and seed_everything of its run's config.yaml, or start anew in another "
+                "trainer.default_root_dir"
             )
 
     def check_fits(self, checkpoint: dict[str, Any]) -> None:

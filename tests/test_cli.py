@@ -207,7 +207,7 @@ def test_a_run_is_never_overwritten_by_accident(folder, capsys):
     assert torch.load("run/checkpoints/last.ckpt", weights_only=True)["epoch"] == 5
     others = ["--data.fit_images", "2", "--trainer.max_epochs", "7"]
     assert main(["pretrain", "--config", "tiny.yaml", "--ckpt", "last", *others]) == 2
-    assert "of a training on other images; go on with the data.fit_on" in capsys.readouterr().err
+    assert "of a training on other images; go on with the data.dataset" in capsys.readouterr().err
     assert main(["pretrain", "--config", "tiny.yaml", "--trainer.overwrite", "true", "--seed_everything", "2"]) == 0
     assert torch.load("run/checkpoints/last.ckpt", weights_only=True)["epoch"] == 3
 

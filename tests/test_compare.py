@@ -101,6 +101,13 @@ def test_a_failed_cell_does_not_stop_the_others(study_folder, monkeypatch, capsy
     assert "Incomplete: entropy/seed0 not finished" in page()
 
 
+def test_a_study_whose_files_are_missing_runs_nothing(study_folder, capsys):
+    Path("study.yaml").write_text(STUDY.replace("entropy: entropy", "entropy: none.ckpt"))
+    assert main(["compare", "--config", "study.yaml"]) == 2
+    assert "methods.entropy: no policy at 'none.ckpt'; `ralseg fit` makes them" in capsys.readouterr().err
+    assert not Path("out/cells").exists()
+
+
 def test_a_store_that_is_away_costs_no_result(study_folder, monkeypatch, caplog):
     monkeypatch.setattr(compare, "run_cells", run_here)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")

@@ -87,6 +87,16 @@ def test_the_images_of_theta_0_can_be_mixed_in_whatever_the_seed(theta_0):
     assert sorted(mixed_images(data, ["fit_set", "train_set", "state_set"], theta_0)) == sorted(both)
 
 
+def test_the_images_of_theta_0_are_trained_on_beside_what_was_bought(tmp_path, theta_0):
+    scores = {}
+    for name, mix in (("alone", []), ("mixed", ["fit_set"])):
+        options = {"final": final(mix=mix, class_weights="inverse_sqrt")}
+        _, result = acquire(tmp_path / name, initial_weights=theta_0, options=options)
+        scores[name] = result["budgets"]["10"]
+    assert selected(tmp_path / "alone") == selected(tmp_path / "mixed")
+    assert scores["alone"]["test_set/miou"] != scores["mixed"]["test_set/miou"]
+
+
 def test_images_of_theta_0_that_are_hidden_here_are_refused_before_anything_is_acquired(tmp_path, theta_0):
     data = small_data(splits=SplitSizes(state=1, train=1))
     with pytest.raises(ConfigError, match=r"of the 3 images that .*best.ckpt was trained on are in neither"):

@@ -178,6 +178,17 @@ def test_a_game_with_other_rules_does_not_go_on(tmp_path):
         play(tmp_path, game(pool_size=2), ckpt="last")
     with pytest.raises(ConfigError, match=r"other rules: .*budget"):
         play(tmp_path, game(budget=12), ckpt="last")
+    with pytest.raises(ConfigError, match="other rules: prior differ"):
+        play(tmp_path, game(), model(prior="bald", prior_weight=0.5), ckpt="last")
+
+
+def test_a_run_of_before_the_prior_could_be_chosen_goes_on(tmp_path):
+    play(tmp_path, game(), max_epochs=5, checkpoint_every=1)
+    file = tmp_path / "checkpoints" / "last.ckpt"
+    saved = read_checkpoint(file)
+    del saved["loops"]["fit_loop"]["state_dict"]["play"]["rules"]["prior"]
+    torch.save(saved, file)
+    assert play(tmp_path, game(), ckpt="last").fit_loop.play.is_over
 
 
 def test_validation_never_starts_from_weights_that_were_trained_on(tmp_path):

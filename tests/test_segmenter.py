@@ -1,8 +1,10 @@
+import lightning.pytorch as pl
 import pytest
 import segmentation_models_pytorch as smp
 import torch
 from conftest import small_data
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from ralseg import encoders
 from ralseg.data.samples import Draw
@@ -169,3 +171,10 @@ def test_pip_installed_weights_are_loaded_in_full():
         assert torch.equal(a, b), key
     assert one.net.encoder.model.bn1.num_batches_tracked > 0 or one.net.encoder.model.bn1.running_mean.abs().sum() > 0
     assert one.mean.flatten().tolist() == [127.5] * 3
+
+
+def test_a_checkpoint_can_be_saved_after_a_training_on_other_data(tmp_path):
+    trainer = pl.Trainer(default_root_dir=tmp_path, max_epochs=0, logger=False, accelerator="cpu")
+    trainer.fit(segmenter(), DataLoader([0]))
+    trainer.save_checkpoint(tmp_path / "w.ckpt")
+    assert "trained_on" not in torch.load(tmp_path / "w.ckpt", weights_only=True)["ralseg"]

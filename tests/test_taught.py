@@ -66,9 +66,9 @@ def test_every_region_gets_its_own_credit_and_the_prior_is_added(credit, prior):
     assert torch.allclose(scores, worth + prior * features[:, -1], atol=0.1)
 
 
-@pytest.mark.parametrize("credit", TAUGHT)
-def test_a_taught_policy_plays_and_resumes(tmp_path, credit):
-    taught = options(credit) | {"updates_per_step": 2, "prior_weight": 0.5}
+@pytest.mark.parametrize(("credit", "prior"), [("influence", "entropy"), ("rarity", "entropy"), ("rarity", "bald")])
+def test_a_taught_policy_plays_and_resumes(tmp_path, credit, prior):
+    taught = options(credit) | {"updates_per_step": 2, "prior": prior, "prior_weight": 0.5}
     rules = game(validation_plays=1)
     whole = play(tmp_path / "whole", rules, model(**taught), checkpoint_every=1)
     memory = whole.fit_loop.play.replay.steps[1]  # before any label, all are equally rare
