@@ -226,7 +226,8 @@ if __name__ == "__main__":
     print_repeat("spread", "spread_first")
     for base, other, confirm in (("main", "prior", "confirm"), ("spread", "spread_prior", "spread_confirm")):
         print_other(other, base)
-        print_study(confirm, read(confirm), PRIOR)
-        print_study(f"{base}, {other} and {confirm} together", together(base, other, confirm), PRIOR)
+        if (STUDY / confirm).is_dir():
+            print_study(confirm, read(confirm), PRIOR)
+            print_study(f"{base}, {other} and {confirm} together", together(base, other, confirm), PRIOR)
     for ablation in ("features", "k", "images"):
         print_ablation(ablation)
