@@ -44,7 +44,9 @@ data:
   grid: {rows: 2, columns: 3}
   batch_size: 4
 """
-NET = "{encoder: resnet18, encoder_weights: none, pyramid_channels: 32, segmentation_channels: 32, label_stride: 2}"
+NET = (
+    "{encoder: tu-test_resnet, encoder_weights: none, pyramid_channels: 32, segmentation_channels: 32, label_stride: 2}"
+)
 FROZEN = NET.replace("}", ", freeze_encoder: true, cache_features: true}")
 PLAIN = "default_root_dir: run, enable_progress_bar: false, enable_model_summary: false, num_sanity_val_steps: 0"
 SEGMENTER = f"{{class_path: ralseg.segmenter.FPNSegmenter, init_args: {FROZEN}}}"

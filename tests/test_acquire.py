@@ -322,7 +322,7 @@ def test_people_label_what_nobody_has_labelled(tmp_path):
         )
         data = unlabelled_data(root)
         torch.manual_seed(0)
-        net = FPNSegmenter(data.class_names, "resnet18", "none", 32, 32, freeze_encoder=True, cache_features=True)
+        net = FPNSegmenter(data.class_names, "tu-test_resnet", "none", 32, 32, freeze_encoder=True, cache_features=True)
         return trainer.acquire(SegmenterPlayer(net), data, "entropy", None, "none", ckpt)
 
     rounds = 0
@@ -371,7 +371,8 @@ model:
   segmenter:
     class_path: ralseg.segmenter.FPNSegmenter
     init_args:
-      {encoder: resnet18, encoder_weights: none, pyramid_channels: 32, segmentation_channels: 32, freeze_encoder: true}
+      {encoder: tu-test_resnet, encoder_weights: none, pyramid_channels: 32, segmentation_channels: 32,
+       freeze_encoder: true}
 data:
   dataset:
     class_path: ralseg.data.SyntheticStreets

@@ -40,7 +40,7 @@ def game(**changes) -> GameConfig:
 def model(seed=0, segmenter=None, names=None, **query) -> Ralis:
     torch.manual_seed(seed)
     options = {
-        "encoder": "resnet18",
+        "encoder": "tu-test_resnet",
         "encoder_weights": "none",
         "pyramid_channels": 32,
         "segmentation_channels": 32,
@@ -335,7 +335,7 @@ trainer:
 model:
   segmenter:
     class_path: ralseg.segmenter.FPNSegmenter
-    init_args: {encoder: resnet18, encoder_weights: none, pyramid_channels: 32, segmentation_channels: 32}
+    init_args: {encoder: tu-test_resnet, encoder_weights: none, pyramid_channels: 32, segmentation_channels: 32}
   query: {class_path: ralseg.query.QueryNetwork, init_args: {batch_size: 4}}
 data:
   dataset:

@@ -27,7 +27,7 @@ TWO = ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.stra
 WITNESS = ["--trainer.callbacks+", "witness.Witness", "--allow_import", "witness"]
 OPTIMIZER = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.02, "momentum": 0.9}}
 SEGMENTER = {
-    "encoder": "resnet18", "encoder_weights": "none", "pyramid_channels": 32, "segmentation_channels": 32,
+    "encoder": "tu-test_resnet", "encoder_weights": "none", "pyramid_channels": 32, "segmentation_channels": 32,
     "dropout": 0.0, "freeze_encoder": True, "optimizer": OPTIMIZER,
 }  # fmt: skip
 IN_GAME = {
