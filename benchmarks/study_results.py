@@ -224,10 +224,9 @@ if __name__ == "__main__":
     for study in ("main", "unmixed", "spread"):
         print_study(study, read(study))
     print_repeat("spread", "spread_first")
-    for base, other, confirm in (("main", "prior", "confirm"), ("spread", "spread_prior", "spread_confirm")):
+    for other, base in (("prior", "main"), ("spread_prior", "spread")):
         print_other(other, base)
-        if (STUDY / confirm).is_dir():
-            print_study(confirm, read(confirm), PRIOR)
-            print_study(f"{base}, {other} and {confirm} together", together(base, other, confirm), PRIOR)
+    print_study("confirm", read("confirm"), PRIOR)
+    print_study("main, prior and confirm together", together("main", "prior", "confirm"), PRIOR)
     for ablation in ("features", "k", "images"):
         print_ablation(ablation)
