@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ralseg import ranks, run_folder
-from ralseg.checkpoints import LAST, DurableCheckpointIO, read_checkpoint
+from ralseg.checkpoints import LAST, DurableCheckpointIO
 from ralseg.data.module import SegmentationData
 from ralseg.errors import ConfigError
 from ralseg.files import write_atomically
@@ -102,26 +102,16 @@ class RunTrainer(pl.Trainer):
                 ranks.leave_behind(error, getattr(self.strategy.launcher, "procs", []))
                 raise
 
-    def pretrain(
-        self,
-        model: FPNSegmenter,
-        datamodule: SegmentationData,
-        ckpt: str | None = None,
-        initial_weights: str | None = None,
-    ) -> None:
+    def pretrain(self, model: FPNSegmenter, datamodule: SegmentationData, ckpt: str | None = None) -> None:
         """Train the segmenter alone: theta_0, or the upper bound of full supervision.
 
         Args:
             model: The segmenter.
             datamodule: The data; ``fit_on`` says which sets' labels are used.
             ckpt: ``last`` goes on with the run in this folder, or starts it; or a file.
-            initial_weights: Checkpoint of another ``pretrain`` to start from (paper: GTAV's, for theta_0 on D_T).
         """
         self.callbacks[:0] = [SeededEpochs(datamodule.seed), FiniteLoss()]
         with self.claimed_folder(ckpt) as resume:
-            if initial_weights is not None and resume is None:
-                model.load_weights(read_checkpoint(Path(initial_weights)))
-                model.class_weight.fill_(1)  # those of the other training say nothing of this one's labels
             self.fit(model, datamodule=datamodule, ckpt_path=resume)
         best = self.checkpoint_callback
         if isinstance(best, ModelCheckpoint) and not best.best_model_path and not self.fast_dev_run:

@@ -1,7 +1,6 @@
 """The final training: what it is shown, what it keeps, and that it can be cut off."""
 
 import json
-from pathlib import Path
 
 import pytest
 import segmentation_models_pytorch as smp
@@ -75,17 +74,6 @@ def theta_0(tmp_path) -> str:
     trainer = RunTrainer(max_epochs=1, default_root_dir=str(tmp_path / "theta_0"), **QUIET)
     trainer.pretrain(model().segmenter, data)
     return str(tmp_path / "theta_0" / "checkpoints" / "best.ckpt")
-
-
-def test_a_pretraining_can_start_from_another(tmp_path, theta_0):
-    still = {"optimizer": lambda p: torch.optim.SGD(p, lr=0.0)}
-    other = model(seed=1, segmenter=still | {"class_weights": "inverse_sqrt"}).segmenter
-    trainer = RunTrainer(max_epochs=1, default_root_dir=str(tmp_path / "second"), **QUIET)
-    trainer.pretrain(other, small_data(fit_on=["train_set"]), initial_weights=theta_0)
-    first, second = read_checkpoint(Path(theta_0)), read_checkpoint(tmp_path / "second" / "checkpoints" / "last.ckpt")
-    differing = [name for name, weight in first["state_dict"].items() if not weight.equal(second["state_dict"][name])]
-    assert differing == ["class_weight"]
-    assert first["ralseg"]["trained_on"] != second["ralseg"]["trained_on"]
 
 
 def test_the_images_of_theta_0_can_be_mixed_in_whatever_the_seed(theta_0):
