@@ -102,7 +102,8 @@ def print_study(title: str, rows: list[dict[str, str]], ours: str = OURS) -> Non
     header("entropy of the selected classes, nats", *table.budgets)
     for method in table.methods:
         line(method, *(spread(of(rows, method, b, "class_entropy", table.seeds)) for b in table.budgets))
-    print_bars(rows, table, verdicts)
+    if {"uniform", "entropy"} <= verdicts.keys():
+        print_bars(rows, table, verdicts)
 
 
 def print_differences(verdict: Verdict) -> None:
@@ -199,12 +200,14 @@ def print_other(name: str, base: str) -> None:
 def print_repeat(name: str, earlier: str) -> None:
     """The cells that two runs of the same commands on different machines share: what rounding alone changes."""
     rows, before = read(name), read(earlier)
+    shared = {(row["method"], row["seed"]) for row in rows}
+    before = [row for row in before if (row["method"], row["seed"]) in shared]
     print(f"\n## {name} less {earlier}: the same commands on another machine, mean ± deviation over seeds\n")
     budgets = sorted({int(row["budget"]) for row in before})
-    seeds = sorted({int(row["seed"]) for row in before})
     columns = [(title, column, b) for title, column in SCORES.items() for b in budgets]
     header("method", *(f"{title}, {budget}" for title, _, budget in columns), "largest, test set")
     for method in dict.fromkeys(row["method"] for row in before):
+        seeds = sorted({int(row["seed"]) for row in before if row["method"] == method})
         moved = {}
         for title, column, budget in columns:
             pair = (of(source, method, budget, column, seeds) for source in (rows, before))
@@ -227,6 +230,8 @@ if __name__ == "__main__":
     for other, base in (("prior", "main"), ("spread_prior", "spread")):
         print_other(other, base)
     print_study("confirm", read("confirm"), PRIOR)
+    print_study("control", read("control"), PRIOR)
+    print_repeat("control", "confirm")
     print_study("main, prior and confirm together", together("main", "prior", "confirm"), PRIOR)
     for ablation in ("features", "k", "images"):
         print_ablation(ablation)
