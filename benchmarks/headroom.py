@@ -17,25 +17,24 @@ import os
 import statistics
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from ralseg.acquire import AcquireTrainer
 from ralseg.acquisition import SET, Acquisition
+from ralseg.baselines import RareBald
 from ralseg.checkpoints import read_checkpoint
 from ralseg.commands import AcquireCLI, quiet_console, run_cli
-from ralseg.features import rarity, standardised
 from ralseg.files import write_atomically
 from ralseg.player import SegmenterPlayer
 from ralseg.policies import Needs, Policy
 from ralseg.shipped import find_config
 
-CLASSES = ("RareEntropy", "RareMargin", "RareBald", "TrueInfluence", "TrueRarity")
+CLASSES = ("RareEntropy", "RareMargin", "TrueInfluence", "TrueRarity")
 BUDGETS = ("120", "240")
 DUSK, DAYS = "0001TP", ("0006R0", "0016E5")
 """Sequences of CamVid's train subset."""
 POLICIES = (
-    *("uniform", "entropy", "margin", "bald", "coreset", "class_balanced_entropy"),
+    *("uniform", "entropy", "margin", "bald", "coreset", "class_balanced_entropy", "rare_bald"),
     *(f"benchmarks.headroom.{name}" for name in CLASSES),
 )
 
@@ -60,44 +59,24 @@ class TrueRarity(Policy):
         return observation.measures["true_rarity"]
 
 
-class Rare(Policy):
-    """The network's own guess of rarity plus how unsure it is, both standardised: nothing is learned or seen."""
+class RareEntropy(RareBald):
+    """With entropy in place of BALD."""
 
-    def scores(self, observation, generator) -> Tensor:
-        """Sum of both."""
-        guess = rarity(observation.measures["probability"].flatten(0, 1), observation.labelled)
-        unsure = self.uncertainty(observation).flatten()
-        return standardised(torch.stack([guess, unsure], 1)).sum(1).reshape(observation.pools.shape)
+    needs = Needs(measures=("probability",))
 
     def uncertainty(self, observation) -> Tensor:
         """Mean entropy of each region."""
         return observation.entropy
 
 
-class RareEntropy(Rare):
-    """With entropy."""
-
-    needs = Needs(measures=("probability",))
-
-
-class RareMargin(Rare):
-    """With the margin between the two most probable classes."""
+class RareMargin(RareBald):
+    """With the margin between the two most probable classes in place of BALD."""
 
     needs = Needs(measures=("probability", "margin"))
 
     def uncertainty(self, observation) -> Tensor:
         """Negative mean margin of each region."""
         return -observation.measures["margin"]
-
-
-class RareBald(Rare):
-    """With BALD."""
-
-    needs = Needs(measures=("probability", "bald"))
-
-    def uncertainty(self, observation) -> Tensor:
-        """Mean BALD of each region."""
-        return observation.measures["bald"]
 
 
 class SeeingAcquisition(Acquisition):

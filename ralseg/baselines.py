@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ralseg.features import rarity, standardised
 from ralseg.policies import Needs, Policy
 from ralseg.representation import Observation
 
@@ -86,6 +87,25 @@ class ClassBalancedEntropy(Policy):
         return by_class @ share.clamp(min=0.01).rsqrt().to(by_class)
 
 
+class RareBald(Policy):
+    """Rare and not known yet: the network's guess of what labels are short of, plus BALD ("ours").
+
+    What a policy of ``credit: rarity`` with ``prior: bald`` comes to where nothing is learned.
+    """
+
+    needs = Needs(measures=("probability", "bald"))
+
+    def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Sum of both, in deviations within the step."""
+        guess = rarity(observation.measures["probability"].flatten(0, 1), observation.labelled)
+        unsure = self.uncertainty(observation).flatten()
+        return standardised(torch.stack([guess, unsure], 1)).sum(1).reshape(observation.pools.shape)
+
+    def uncertainty(self, observation: Observation) -> Tensor:
+        """Mean BALD of each region."""
+        return observation.measures["bald"]
+
+
 class Coreset(Policy):
     """k-center greedy: the region farthest from all labelled and just chosen ones (Sener and Savarese 2018).
 
@@ -136,5 +156,6 @@ BASELINES: dict[str, type[Policy]] = {
     "coreset": Coreset,
     "power_bald": PowerBald,
     "class_balanced_entropy": ClassBalancedEntropy,
+    "rare_bald": RareBald,
     "expected_influence": ExpectedInfluence,
 }

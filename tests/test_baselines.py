@@ -12,7 +12,7 @@ from scipy.stats import chisquare
 from test_loop import model
 
 from ralseg import measures
-from ralseg.baselines import BASELINES, ClassBalancedEntropy, Coreset, Entropy, PowerBald, Uniform
+from ralseg.baselines import BASELINES, ClassBalancedEntropy, Coreset, Entropy, PowerBald, RareBald, Uniform
 from ralseg.errors import ConfigError
 from ralseg.features import entropy_map
 from ralseg.influence import reward_direction
@@ -183,6 +183,20 @@ def test_class_balance_prefers_what_is_rare_among_the_labels():
     assert ClassBalancedEntropy().scores(fresh, torch.Generator()).argmax() == 0
     later = observation((1, 2), measures={"class_entropy": by_class}, labelled=torch.tensor([[0.9, 0.1]]))
     assert ClassBalancedEntropy().scores(later, torch.Generator()).argmax() == 1
+
+
+def test_rare_bald_adds_what_labels_are_short_of_to_bald():
+    classes = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]])  # one pool: all of class 0, all of class 1, both
+
+    def scores(bald, labels):
+        measures = {"probability": classes, "bald": torch.tensor([bald])}
+        return RareBald().scores(observation((1, 3), measures=measures, labelled=torch.tensor([labels])), None)[0]
+
+    rare, alike = [0.9, 0.1], [0.5, 0.5]
+    assert scores([0.1, 0.1, 0.1], rare).argsort().tolist() == [0, 2, 1]
+    assert scores([0.3, 0.1, 0.2], alike).argsort().tolist() == [1, 2, 0]
+    # both in deviations within the step: what one says of a region, the other can take back
+    assert scores([0.3, 0.1, 0.2], rare).tolist() == pytest.approx([0, 0, 0], abs=1e-4)
 
 
 def test_every_baseline_scores_every_candidate(seen):
