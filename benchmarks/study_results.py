@@ -176,6 +176,20 @@ def print_ablation(name: str) -> None:
         line(method, *map(spread, columns), difference)
 
 
+def print_whole_images() -> None:
+    """Methods that must take whole images, less the same methods with regions and as many pixels."""
+    rows, main = read("images"), read("main")
+    seeds = as_table(rows).seeds
+    print()
+    header("whole images less regions", *SCORES)
+    for method in ("uniform", "entropy"):
+        differences = []
+        for column in SCORES.values():
+            images = of(rows, f"{method}-images", ABLATION_BUDGET["images"], column, seeds)
+            differences.append(paired_difference(images, of(main, method, 480, column, seeds)))
+        line(method, *map(shown, differences))
+
+
 def print_other(name: str, base: str) -> None:
     """One more method beside a study's: its scores, and how it differs from each of the study's methods."""
     rows = read(name)
@@ -235,3 +249,4 @@ if __name__ == "__main__":
     print_study("main, prior and confirm together", together("main", "prior", "confirm"), PRIOR)
     for ablation in ("features", "k", "images"):
         print_ablation(ablation)
+    print_whole_images()
