@@ -1,5 +1,6 @@
 """A game being played: what is labelled, what the agent sees, what it remembers."""
 
+import logging
 import math
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -22,7 +23,10 @@ from ralseg.ralis import Ralis
 from ralseg.randomness import stream
 from ralseg.replay import ReplayBuffer, StepMemory
 
+log = logging.getLogger(__name__)
 SET = "train_set"
+_DRIFT = 10.0
+"""How many times the largest possible return a Q must be to be told of."""
 
 
 class Play(Labelling):
@@ -50,6 +54,7 @@ class Play(Labelling):
         self.block_steps: list[PlayedStep] = []
         self.history: list[dict[str, Any]] = []
         self.query_loss: float | None = None
+        self._has_warned = False
 
     def _check_rules(self) -> None:
         trained_on = set(self.initial_weights) & set(find_weights(self.config.validation_weights, "validation_weights"))
@@ -178,6 +183,23 @@ class Play(Labelling):
                 self.replay.add(memory)
                 for _ in range(self.ralis.query.updates_per_step):
                     self._update()
+        if self.is_over:
+            self._warn_of_drift()
+
+    def _warn_of_drift(self) -> None:
+        """Say once that bootstrapped values have lost touch with what can be earned."""
+        if self._has_warned or not self.ralis.query.bootstrap or not self.replay.steps or ranks.rank():
+            return
+        rewards = [abs(memory.value_of(0)) for memory in self.replay.steps]
+        possible, largest = self.config.steps_per_episode * max(rewards), float(self.action_values.abs().max())
+        if largest > _DRIFT * max(possible, 1.0):  # a fresh network's own values are of order 1
+            self._has_warned = True
+            log.warning(
+                "%s: the query network's values have drifted: |Q| is up to %.3g, and no return of these rewards can "
+                "exceed %.3g. Regress returns instead of bootstrapping them (model.query returns: monte_carlo, "
+                "bootstrap: false), or try model.query batch_norm: false or a smaller gamma",
+                *(self.where(), largest, possible),
+            )
 
     @property
     def _pays_at_once(self) -> bool:

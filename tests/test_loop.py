@@ -288,6 +288,18 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
         play(tmp_path, game(), ralis)
 
 
+@pytest.mark.parametrize(("bootstrap", "lr", "is_told"), [(True, 100, True), (False, 100, False), (True, 1e-3, False)])
+def test_bootstrapped_values_that_drift_are_told_once(tmp_path, caplog, bootstrap, lr, is_told):
+    query = {"bootstrap": bootstrap, "optimizer": lambda p: torch.optim.SGD(p, lr=lr)}
+    trainer = play(tmp_path, game(validation_plays=0), model(**query))
+    if is_told:
+        trainer.fit_loop.play.action_values = torch.tensor([1e6])
+        trainer.fit_loop.play._warn_of_drift()
+    told = [record.getMessage() for record in caplog.records if "have drifted" in record.getMessage()]
+    assert len(told) == is_told
+    assert all(message.startswith("episode 0, step 3") and "bootstrap: false" in message for message in told)
+
+
 def test_flags_that_break_the_game_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"trainer\.check_val_every_n_epoch=3"):
         ActiveLearningTrainer(game(), check_val_every_n_epoch=3)
