@@ -4,6 +4,7 @@
 """
 
 import csv
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,17 @@ def print_repeat(name: str, earlier: str) -> None:
         line(method, *map(spread, moved.values()), f"{largest:.2f}")
 
 
+def print_drift(name: str) -> None:
+    """How the loss of policies that bootstrap went, by the histories that `ralseg fit` left."""
+    print(f"\n## {name}: loss of the query network after an episode, reward in points\n")
+    header("policy", "first episode", "median", "largest")
+    for file in sorted((STUDY / name).glob("*_history.json")):
+        losses = [episode["query_loss"] for episode in json.loads(file.read_text(encoding="utf-8"))]
+        line(
+            file.name.removesuffix("_history.json"), *(f"{x:.2g}" for x in (losses[0], np.median(losses), max(losses)))
+        )
+
+
 def together(*names: str) -> list[dict[str, str]]:
     """Rows of several studies of one protocol, of the last one's methods."""
     studies = [read(name) for name in names]
@@ -245,6 +257,7 @@ if __name__ == "__main__":
         print_other(other, base)
     print_study("confirm", read("confirm"), PRIOR)
     print_study("control", read("control"), PRIOR)
+    print_drift("control")
     print_repeat("control", "confirm")
     print_study("main, prior and confirm together", together("main", "prior", "confirm"), PRIOR)
     for ablation in ("features", "k", "images"):
