@@ -231,6 +231,15 @@ def print_repeat(name: str, earlier: str) -> None:
         line(method, *map(spread, moved.values()), f"{largest:.2f}")
 
 
+def print_controls(name: str) -> None:
+    """How the methods that ours is held against differ from each other."""
+    rows = read(name)
+    print()
+    header("difference, test set", *as_table(rows).budgets, "area", "area, reward set")
+    for method, baseline in (("rare-bald", "uniform"), ("dqn", "uniform"), ("dqn", "rare-bald")):
+        print_differences(verdict_on(rows, baseline, method))
+
+
 def print_drift(name: str) -> None:
     """How the loss of policies that bootstrap went, by the histories that `ralseg fit` left."""
     print(f"\n## {name}: loss of the query network after an episode, reward in points\n")
@@ -257,6 +266,7 @@ if __name__ == "__main__":
         print_other(other, base)
     print_study("confirm", read("confirm"), PRIOR)
     print_study("control", read("control"), PRIOR)
+    print_controls("control")
     print_drift("control")
     print_repeat("control", "confirm")
     print_study("main, prior and confirm together", together("main", "prior", "confirm"), PRIOR)
