@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table as ScreenTable
 
 from ralseg.data.module import SegmentationData
 from ralseg.engines import Engine, make_engine
 from ralseg.errors import DataError, RalsegError
 from ralseg.files import read_json, write_atomically
 from ralseg.mirror import Mirror
-from ralseg.report import make_report
+from ralseg.report import make_report, scores_by_method
 from ralseg.study import RESULT, Cell, RunCommand, StudyConfig, make_cells
-from ralseg.verdict import SCORE
+from ralseg.verdict import SCORE, Table
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def compare_study(
     unfinished = [cell.title for cell in cells if cell not in results]
     if not results:
         raise DataError(f"none of the {len(cells)} cells is finished; their logs are in {folder / 'cells'}")
-    page, _, verdicts = make_report(
+    page, table, verdicts = make_report(
         list(results.values()),
         list(config.methods),
         folder / "report",
@@ -72,6 +73,7 @@ def compare_study(
     )
     write_atomically(folder / "report" / "cells.jsonl", cells_jsonl(list(results)))
     mirror.safely(lambda: mirror.upload_report(folder / "report", resolved))
+    console.print(score_table(table))
     for verdict in verdicts:
         for text in verdict.sentences:
             console.print(f"- {text}")
@@ -133,6 +135,17 @@ def mirror_missing(results: dict[Cell, dict[str, Any]], mirror: Mirror) -> None:
         identity = (cell.note() or {}).get("identity")  # of what was run, not of what would be run now
         if finished is not None and identity not in finished:
             mirror.safely(partial(mirror.upload, cell, result))
+
+
+def score_table(table: Table) -> ScreenTable:
+    """One row a method, for the screen."""
+    shown = ScreenTable(title=f"test mean IoU at so many labelled regions, {len(table.seeds)} seeds")
+    shown.add_column("method")
+    for column in (*map(str, table.budgets), "area"):
+        shown.add_column(column, justify="right")
+    for method, scores in scores_by_method(table).items():
+        shown.add_row(method, *scores)
+    return shown
 
 
 def cells_jsonl(cells: list[Cell]) -> str:

@@ -76,7 +76,7 @@ def make_report(
         dataset=results[0]["dataset"],
         regions=results[0]["regions"],
         how=_how(len(table.seeds)),
-        scores={m: [*_cells(table.test[m]), _cell(np.array(table.areas(m)))] for m in table.methods},
+        scores=scores_by_method(table),
         reward_scores={m: _cells(table.reward[m]) for m in table.methods},
         classes=class_table(results, table),
         frequencies=shares,
@@ -100,6 +100,11 @@ def _how(seeds: int) -> str:
     if seeds < FEWEST_FOR_BOOTSTRAP:
         return f"Student's t, for a bootstrap of {seeds} seeds would be too narrow"
     return "a bootstrap over seeds, widened for small samples"
+
+
+def scores_by_method(table: Table) -> dict[str, list[str]]:
+    """Each method's mean and deviation over seeds at every budget, and in area."""
+    return {m: [*_cells(table.test[m]), _cell(np.array(table.areas(m)))] for m in table.methods}
 
 
 def _cell(values: Any) -> str:

@@ -42,6 +42,8 @@ def test_a_study_from_start_to_end_and_again(study_folder, monkeypatch, capsys):
     assert "4 cells, 0 finished" in said
     assert said.rstrip().endswith("dashboard: ralseg dashboard")
     assert "entropy is" in said
+    row = next(line for line in said.splitlines() if line.startswith("│ uniform"))
+    assert re.findall(r"\d+\.\d\d ± \d+\.\d\d", row) == mean_scores("uniform")
     for name in ("report.html", "results.csv", "classes.csv", "verdict.json", "budget_curves.svg", "budget_curves.png"):
         assert (study_folder / "out" / "report" / name).is_file()
     kept = [json.loads(line) for line in Path("out/report/cells.jsonl").read_text().splitlines()]
@@ -84,6 +86,14 @@ def test_a_study_from_start_to_end_and_again(study_folder, monkeypatch, capsys):
     Path("tiny.yaml").write_text(CONFIG.replace("seed_everything: 1", "seed_everything: 7"))
     assert main(["compare", "--config", "study.yaml", "--report_only"]) == 0
     assert Path("out/report/results.csv").read_text() == numbers
+
+
+def mean_scores(method: str) -> list[str]:
+    """A method's means and deviations by the files of its cells: at each budget, and in area between the two."""
+    results = [json.loads(Path(f"out/cells/{method}/seed{seed}/result.json").read_text()) for seed in (0, 1)]
+    scores = 100 * np.array([[r["budgets"][budget]["test_set/miou"] for budget in ("4", "6")] for r in results])
+    columns = [*scores.T, scores.mean(1)]
+    return [f"{column.mean():.2f} ± {column.std(ddof=1):.2f}" for column in columns]
 
 
 def _lasting(text: str) -> str:
