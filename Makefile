@@ -33,7 +33,7 @@ demo: $(READY)  ## the main job on synthetic streets, within ten minutes; run it
 	$(BIN)/ralseg test $(SYNTHETIC_FULL)
 	$(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --seeds 1,3 --ckpt last & beside=$$!; \
 	  $(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --seeds 0,2,4 --ckpt last && wait $$beside
-	$(BIN)/ralseg fit --config synthetic_dqn.yaml --ckpt last
+	$(BIN)/ralseg fit --config synthetic_blocks.yaml --ckpt last
 	$(BIN)/ralseg compare --config synthetic_compare.yaml
 
 dashboard: $(READY)  ## MLflow's page on the runs of this folder

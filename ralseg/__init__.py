@@ -1,7 +1,44 @@
-"""ralseg learns which small image regions to label next.
+"""ralseg: learns which image regions to label next.
 
-Importing this package is cheap on purpose: nothing here imports torch, so that ``ralseg --help``
-answers at once. Import what you need from its modules.
+``import ralseg`` is quick: what stands in ``__all__`` is imported when it is first used.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+_PLACES = {
+    "ralseg.acquisition": ("HEURISTICS", "Needs", "Observation", "Policy", "RegionPredictions", "measure"),
+    "ralseg.agents": ("DQN", "Agent", "LearnedPolicy", "PairedBlocks", "PlayedStep", "QueryNetwork", "RarityForecast"),
+    "ralseg.api": ("acquire", "compare", "fit", "load_segmenter", "predict", "pretrain", "test"),
+    "ralseg.data": ("SegmentationData", "SegmentationDataset", "SplitSizes"),
+    "ralseg.engine": ("AcquisitionConfig", "ActiveLearningLoop", "FinalTraining", "Game"),
+    "ralseg.labels": ("Answer", "GridLayout", "LabelsNeeded", "Layout", "MaskOracle", "Oracle"),
+    "ralseg.models": ("FPNSegmenter", "Segmenter", "SmpSegmenter"),
+    "ralseg.studies": ("Study",),
+}
+_PLACE_OF = {name: module for module, names in _PLACES.items() for name in names}
+__all__ = ["__version__", *sorted(_PLACE_OF)]
+
+if TYPE_CHECKING:
+    from ralseg.acquisition import HEURISTICS, Needs, Observation, Policy, RegionPredictions, measure
+    from ralseg.agents import DQN, Agent, LearnedPolicy, PairedBlocks, PlayedStep, QueryNetwork, RarityForecast
+    from ralseg.api import acquire, compare, fit, load_segmenter, predict, pretrain, test
+    from ralseg.data import SegmentationData, SegmentationDataset, SplitSizes
+    from ralseg.engine import AcquisitionConfig, ActiveLearningLoop, FinalTraining, Game
+    from ralseg.labels import Answer, GridLayout, LabelsNeeded, Layout, MaskOracle, Oracle
+    from ralseg.models import FPNSegmenter, Segmenter, SmpSegmenter
+    from ralseg.studies import Study
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in _PLACE_OF:
+        raise AttributeError(f"module 'ralseg' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted({*globals(), *_PLACE_OF})

@@ -4,9 +4,9 @@ import os
 import sys
 
 from ralseg import __version__
+from ralseg.config import resolve_configs
 from ralseg.errors import RalsegError
-from ralseg.interrupts import Interrupted, interrupts
-from ralseg.shipped import resolve_configs
+from ralseg.runtime.signals import Interrupted, interrupts
 
 COMMANDS = {
     "pretrain": "train a segmenter: theta_0, or the full-supervision upper bound",
@@ -62,12 +62,12 @@ def main(arguments: list[str] | None = None) -> int:
     except (RalsegError, Interrupted) as error:
         if os.environ.get("RALSEG_DEBUG"):
             raise
-        if is_said_by_another_rank(error):
+        if is_reported_by_another(error):
             return 0
         print(f"ralseg: {error}", file=sys.stderr)
         return error.exit_code
     finally:
-        end_other_ranks()
+        end_other_processes()
 
 
 def run(arguments: list[str]) -> int:
@@ -77,17 +77,19 @@ def run(arguments: list[str]) -> int:
     return commands.run(arguments)
 
 
-def is_said_by_another_rank(error: BaseException) -> bool:
+def is_reported_by_another(error: BaseException) -> bool:
     """Whether this is one of several processes, and the first one says what is wrong."""
-    ranks = sys.modules.get("ralseg.ranks")  # torch takes seconds to import, and may not have been needed
-    return ranks is not None and ranks.is_said_by_first(error)
+    distributed = sys.modules.get(
+        "ralseg.runtime.distributed"
+    )  # torch takes seconds to import, and may not have been needed
+    return distributed is not None and distributed.is_reported_by_first(error)
 
 
-def end_other_ranks() -> None:
+def end_other_processes() -> None:
     """Leave no process behind that waits for this one."""
-    ranks = sys.modules.get("ralseg.ranks")
-    if ranks is not None:
-        ranks.end_followers()
+    distributed = sys.modules.get("ralseg.runtime.distributed")
+    if distributed is not None:
+        distributed.end_processes()
 
 
 def entry_point() -> None:

@@ -1,6 +1,5 @@
 """The commands behind the front door, each a typed parser over the classes that do the work."""
 
-import json
 import logging
 import re
 import shlex
@@ -20,20 +19,20 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
-from ralseg import imports, run_folder
-from ralseg.acquire import AcquireTrainer
-from ralseg.al_trainer import ActiveLearningTrainer
-from ralseg.data.module import SegmentationData
+from ralseg.config import refuse_nulls
+from ralseg.data.datamodule import SegmentationData
+from ralseg.engine.acquire_trainer import AcquireTrainer
+from ralseg.engine.fit_trainer import FitTrainer
+from ralseg.engine.trainer import SCORE, RunTrainer
 from ralseg.errors import ConfigError, RalsegError
-from ralseg.files import write_atomically
-from ralseg.nulls import refuse_nulls
-from ralseg.player import SegmenterPlayer
-from ralseg.post import shown
-from ralseg.ralis import Ralis
-from ralseg.segmenter import FPNSegmenter
-from ralseg.shipped import find_config
-from ralseg.tracking import RunLogger, tracking_uri
-from ralseg.trainer import SCORE, RunTrainer
+from ralseg.models.segmenter import Segmenter
+from ralseg.runtime import allowed_imports, run_folder
+from ralseg.runtime.files import write_atomically
+from ralseg.runtime.mlflow_logger import RunLogger, tracking_uri
+from ralseg.runtime.mlflow_queue import shown
+
+Arguments = list[str] | dict[str, Any]
+"""What a person typed, or the values of a configuration."""
 
 
 class ConfigInRunFolder(SaveConfigCallback):
@@ -50,6 +49,12 @@ class ConfigInRunFolder(SaveConfigCallback):
 
 class CheckedCLI(LightningCLI):
     """A command line that says what is wrong with a configuration in ralseg's own words."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """The default segmenter, and what it and the data take from elsewhere in the configuration."""
+        parser.set_defaults({"model": {"class_path": "ralseg.FPNSegmenter"}})
+        parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
+        parser.link_arguments("seed_everything", "data.seed")
 
     def before_instantiate_classes(self) -> None:
         """Look at what the parser has let through."""
@@ -85,13 +90,12 @@ class SegmenterCLI(CheckedCLI):
         return {"pretrain": {"model", "datamodule"}, "test": lightning_only}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Early stopping on the reward set, and what the model learns from the data."""
+        """Early stopping on the reward set."""
+        super().add_arguments_to_parser(parser)
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")
         parser.set_defaults(
             {"early_stopping.monitor": SCORE, "early_stopping.mode": "max", "early_stopping.patience": 10}
         )
-        parser.link_arguments("data.class_names", "model.class_names", apply_on="instantiate")
-        parser.link_arguments("seed_everything", "data.seed")
 
 
 class SegmenterOfSeedCLI(SegmenterCLI):
@@ -105,8 +109,8 @@ class SegmenterOfSeedCLI(SegmenterCLI):
         config["trainer"]["default_root_dir"] = str(folder / f"seed{config['seed_everything']}")
 
 
-class PolicyCLI(CheckedCLI):
-    """`ralseg fit`, and what all commands that play have in common."""
+class FitCLI(CheckedCLI):
+    """`ralseg fit`."""
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -114,13 +118,8 @@ class PolicyCLI(CheckedCLI):
         lightning_only = {"train_dataloaders", "val_dataloaders", "ckpt_path", "weights_only"}
         return {"fit": {"model", "datamodule"} | lightning_only}
 
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """What the segmenter learns from the data."""
-        parser.link_arguments("data.class_names", "model.segmenter.init_args.class_names", apply_on="instantiate")
-        parser.link_arguments("seed_everything", "data.seed")
 
-
-class AcquireCLI(PolicyCLI):
+class AcquireCLI(CheckedCLI):
     """`ralseg acquire`."""
 
     @staticmethod
@@ -132,12 +131,13 @@ class AcquireCLI(PolicyCLI):
 _QUIET = {"exit_on_error": False}  # raise what is wrong: the default shows ninety lines of usage before it
 
 
-def run_cli(cli: type[LightningCLI], model: type, trainer: type, arguments: list[str]) -> int:
+def run_cli(cli: type[LightningCLI], trainer: type, arguments: Arguments) -> int:
     """Parse ``arguments`` and run their command."""
     cli(
-        model,
+        Segmenter,
         SegmentationData,
         trainer_class=trainer,
+        subclass_mode_model=True,
         save_config_callback=ConfigInRunFolder,
         save_config_kwargs={"save_to_log_dir": False},
         seed_everything_default=0,
@@ -149,10 +149,16 @@ def run_cli(cli: type[LightningCLI], model: type, trainer: type, arguments: list
     return 0
 
 
+def run_acquire(config: dict[str, Any]) -> int:
+    """Run `acquire` with the values of a configuration: a cell of a study, which nobody typed."""
+    with explained_errors("acquire"):
+        return run_cli(AcquireCLI, AcquireTrainer, {"subcommand": "acquire", "acquire": config})
+
+
 def run_pretrain(arguments: list[str]) -> int:
     """Run `pretrain`; with `--seeds 0,1,2`, once for each seed, each in a folder of its own."""
     if "--seeds" not in arguments:
-        return run_cli(SegmenterCLI, FPNSegmenter, RunTrainer, arguments)
+        return run_cli(SegmenterCLI, RunTrainer, arguments)
     place = arguments.index("--seeds")
     try:
         seeds = [int(seed) for seed in arguments[place + 1].split(",")]
@@ -160,7 +166,7 @@ def run_pretrain(arguments: list[str]) -> int:
         raise ConfigError("--seeds takes whole numbers with commas between, 0,1,2 for example") from None
     rest = arguments[:place] + arguments[place + 2 :]
     for seed in seeds:
-        run_cli(SegmenterOfSeedCLI, FPNSegmenter, RunTrainer, [*rest, "--seed_everything", str(seed)])
+        run_cli(SegmenterOfSeedCLI, RunTrainer, [*rest, "--seed_everything", str(seed)])
     return 0
 
 
@@ -189,7 +195,17 @@ def data_parser(prog: str, description: str | None) -> ArgumentParser:
     parser = ArgumentParser(prog=prog, description=description, exit_on_error=False)
     parser.add_argument("-c", "--config", action=ActionConfigFile, help="A configuration of any command.")
     parser.add_class_arguments(SegmentationData, "data")
-    others = ("seed_everything", "trainer", "model", "early_stopping", "ckpt", "policy", "policy_args", "oracle")
+    others = (
+        "seed_everything",
+        "trainer",
+        "model",
+        "agent",
+        "early_stopping",
+        "ckpt",
+        "policy",
+        "policy_args",
+        "oracle",
+    )
     for key in others:
         parser.add_argument(f"--{key}", type=Any, default=SUPPRESS, help=SUPPRESS)
     return parser
@@ -197,45 +213,54 @@ def data_parser(prog: str, description: str | None) -> ArgumentParser:
 
 def run_compare(arguments: list[str]) -> int:
     """Run `compare`."""
-    from ralseg.compare import compare_study
-    from ralseg.study import StudyConfig, find_cell, make_cells, run_cell
+    from ralseg.studies.plan import Study, find_cell, make_cells, run_cell
+    from ralseg.studies.run import compare_study
 
     parser = ArgumentParser(
         prog="ralseg compare", description="Compare methods over paired seeds; write a report.", exit_on_error=False
     )
     parser.add_argument("-c", "--config", action=ActionConfigFile, help="Configuration of the study.")
-    parser.add_class_arguments(StudyConfig)
+    parser.add_class_arguments(Study)
     parser.add_argument("--report_only", action="store_true", help="Run nothing; gather what exists, upload, report.")
     parser.add_argument("--emit", choices=["commands"], help="Print the cells' commands for any scheduler, and stop.")
     parser.add_argument("--cell", type=str | None, help="Run this cell alone (method/seed0), as --emit prints it.")
     config = parser.parse_args(arguments)
     refuse_nulls(config, parser.get_defaults())
     plain = config.as_dict()
-    study = StudyConfig(**{option.name: plain[option.name] for option in fields(StudyConfig)})
+    study = Study(**{option.name: plain[option.name] for option in fields(Study)})
     if config.emit:
         rest = [argument for argument in arguments if argument not in ("--emit", "--emit=commands", "commands")]
-        rest += [imports.FLAG, ",".join(imports.allowed_by_user())] if imports.allowed_by_user() else []
+        allowed = ",".join(allowed_imports.allowed_by_user())
+        rest += [allowed_imports.FLAG, allowed] if allowed else []
         for cell in make_cells(study):
             print(shlex.join(["ralseg", "compare", *rest, "--cell", cell.title]))
         return 0
     if config.cell:
-        problem = run_cell(find_cell(make_cells(study), config.cell), run_as_allowed)
+        problem = run_cell(find_cell(make_cells(study), config.cell), run_allowed_acquire)
         if problem is not None:
             raise RalsegError(f"{config.cell}: {problem}")
         return 0
+    resolved = parser.dump(config, skip_none=False)
+    return compare_study(study, run_allowed_acquire, load_study_data, resolved, config.report_only)
 
-    def load_data() -> SegmentationData | None:
-        try:
-            asked = ["--config", find_config(study.acquire)]
-            for key, value in study.options.items():
-                asked += [f"--{key}", json.dumps(value)] if key.startswith("data.") else []
-            parser = data_parser("ralseg", None)
-            return make_data(parser, parser.parse_args(asked))
-        except (RalsegError, ArgumentError) as error:  # a report from results of other machines needs no data
-            logging.getLogger(__name__).warning("no pictures in the report: the data are not at hand (%s)", error)
-            return None
 
-    return compare_study(study, parser.dump(config, skip_none=False), config.report_only, load_data, run_as_allowed)
+def run_allowed_acquire(config: dict[str, Any]) -> int:
+    """Run a cell of a study in whatever process it is in: it may import what the study may."""
+    quiet_console()
+    allowed_imports.restrict()
+    with allowed_imports.restricted():
+        return run_acquire(config)
+
+
+def load_study_data(config: dict[str, Any]) -> SegmentationData | None:
+    """The data of a study's cells, for pictures; None where they are not at hand."""
+    try:
+        parser = data_parser("ralseg", None)
+        known = {key: value for key, value in config.items() if key != "trainer"}
+        return make_data(parser, parser.parse_object(known))
+    except (RalsegError, ArgumentError) as error:  # a report from results of other machines needs no data
+        logging.getLogger(__name__).warning("no pictures in the report: the data are not at hand (%s)", error)
+        return None
 
 
 def run_dashboard(arguments: list[str]) -> int:
@@ -252,7 +277,7 @@ def run_dashboard(arguments: list[str]) -> int:
     store = Path(uri.removeprefix("sqlite:///"))
     if not store.is_file():
         raise ConfigError(f"{store}: no runs have been tracked in this folder; start in the one you run ralseg in")
-    from ralseg.mirror import Mirror, studies
+    from ralseg.studies.mlflow_sync import Mirror, studies
 
     address = f"http://127.0.0.1:{config.port}"
     for study in studies(uri):
@@ -276,20 +301,13 @@ def quiet_console() -> None:
     warnings.filterwarnings("ignore", message=".*It is recommended to use `self.log.*")  # the same on every rank
 
 
-def run(arguments: list[str]) -> int:
-    """Run the command that ``arguments`` begin with."""
-    return run_as_allowed(imports.take_allowed(arguments))
-
-
-def run_as_allowed(arguments: list[str]) -> int:
-    """Run a command whose arguments nobody typed: cells of a study. They are allowed what the study is."""
-    quiet_console()
-    imports.restrict()
+@contextmanager
+def explained_errors(command: str) -> Iterator[None]:
+    """Turn what parsers and workers raise into errors that name the way out."""
     try:
-        with imports.restricted():
-            return _dispatch(arguments)
+        yield
     except ArgumentError as error:
-        raise ConfigError(_explained(str(error), arguments[0])) from error
+        raise ConfigError(_explained(str(error), command)) from error
     except RuntimeError as error:
         if not str(error).startswith("DataLoader worker"):
             raise
@@ -299,27 +317,37 @@ def run_as_allowed(arguments: list[str]) -> int:
         ) from error
 
 
+def run(arguments: list[str]) -> int:
+    """Run the command that ``arguments`` begin with; it may import what they allow."""
+    rest = allowed_imports.take_allowed(arguments)
+    quiet_console()
+    allowed_imports.restrict()
+    with allowed_imports.restricted(), explained_errors(rest[0]):
+        return _dispatch(rest)
+
+
 def _explained(message: str, command: str) -> str:
     """What a parser says, with the way out."""
     found = re.search(r"Importing '([\w.]+)' is not allowed", message)
     if found:
         return (
             f"the configuration names {found[1]}, which ralseg does not import unasked; if you trust it, add "
-            f"{imports.FLAG} {found[1].rpartition('.')[0] or found[1]}"
+            f"{allowed_imports.FLAG} {found[1].rpartition('.')[0] or found[1]}"
         )
     return f"{message.strip()}\n(`ralseg {command} --help` lists all options)"
 
 
 def _dispatch(arguments: list[str]) -> int:
     sys.argv[1:] = arguments  # what Lightning gives to the processes that it starts for further devices
-    if arguments[0] == "data":
-        return run_data(arguments[1:])
-    if arguments[0] == "compare":
-        return run_compare(arguments[1:])
-    if arguments[0] == "dashboard":
-        return run_dashboard(arguments[1:])
-    if arguments[0] == "fit":
-        return run_cli(PolicyCLI, Ralis, ActiveLearningTrainer, arguments)
-    if arguments[0] == "acquire":
-        return run_cli(AcquireCLI, SegmenterPlayer, AcquireTrainer, arguments)
+    command, rest = arguments[0], arguments[1:]
+    if command == "data":
+        return run_data(rest)
+    if command == "compare":
+        return run_compare(rest)
+    if command == "dashboard":
+        return run_dashboard(rest)
+    if command == "fit":
+        return run_cli(FitCLI, FitTrainer, arguments)
+    if command == "acquire":
+        return run_cli(AcquireCLI, AcquireTrainer, arguments)
     return run_pretrain(arguments)

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ralseg.data.base import SegmentationDataset
-from ralseg.data.module import SegmentationData
+from ralseg.data.datamodule import SegmentationData
 from ralseg.data.readers import IGNORE
 from ralseg.data.splits import SETS, state_train_distance
 from ralseg.errors import DataError, RalsegError
-from ralseg.files import write_atomically
+from ralseg.runtime.files import write_atomically
 
 SHEET_IMAGES = 4  # of each set
 

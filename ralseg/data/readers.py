@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from ralseg.errors import DataError
+from ralseg.labels.vault import IGNORE
 
-IGNORE = 255
-"""The mask value that no loss and no metric counts (void, and every pixel without a label)."""
+__all__ = ["IGNORE", "image_size", "map_ids", "read_colour_mask", "read_image", "read_index_mask"]
 
 FORMATS = ("PNG", "JPEG", "TIFF", "WEBP", "BMP")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".bmp")

@@ -1,6 +1,7 @@
 """Training and evaluation samples: image, mask, and where they came from."""
 
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -10,13 +11,12 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 from torchvision.transforms.v2 import functional as transforms
 
-from ralseg import ranks
-from ralseg.data.cache import TensorCache
-from ralseg.data.readers import IGNORE
-from ralseg.randomness import mixed_seed
-
-Box = tuple[int, int, int, int]
-"""x, y, width, height in pixels."""
+from ralseg.labels.layout import Box
+from ralseg.labels.oracle import RevealedLabels
+from ralseg.labels.vault import IGNORE, MaskVault
+from ralseg.runtime import distributed
+from ralseg.runtime.seeding import mixed_seed
+from ralseg.runtime.tensor_cache import TensorCache
 
 
 class Batch(NamedTuple):
@@ -75,57 +75,114 @@ def _between(low: int, high: int, generator: torch.Generator) -> int:
 
 
 class Samples(Dataset[Batch]):
-    """``count`` samples, each an image of the data set with a mask.
+    """Images of the data set with masks; subclasses say which mask.
 
     Args:
         images: All images of the data set.
         indices: Which image each sample shows.
-        mask: Gives the mask of a sample by its position.
         augmentation: None for evaluation.
-        contain: Gives the boxes of which one must be in the crop, by the sample's position.
     """
 
-    def __init__(
-        self,
-        images: TensorCache,
-        indices: list[int],
-        mask: Callable[[int], Tensor],
-        augmentation: Augmentation | None = None,
-        contain: Callable[[int], list[Box]] | None = None,
-    ) -> None:
-        self._images, self._indices, self._mask = images, indices, mask
-        self._augmentation, self._contain = augmentation, contain
+    def __init__(self, images: TensorCache, indices: list[int], augmentation: Augmentation | None) -> None:
+        self.images, self.indices, self.augmentation = images, indices, augmentation
+
+    @abstractmethod
+    def mask(self, position: int) -> Tensor:
+        """The mask of a sample: [height, width]."""
+
+    def boxes(self, position: int) -> list[Box]:
+        """Boxes of which a crop must contain one; none by default."""
+        return []
 
     def __len__(self) -> int:
         """Number of samples."""
-        return len(self._indices)
-
-    def joined(self, other: "Samples") -> "Samples":
-        """These samples followed by those of ``other``, augmented alike."""
-        count = len(self)
-
-        def mask(position: int) -> Tensor:
-            return self._mask(position) if position < count else other._mask(position - count)
-
-        def contain(position: int) -> list[Box]:
-            source, place = (self, position) if position < count else (other, position - count)
-            return source._contain(place) if source._contain is not None else []
-
-        return Samples(self._images, self._indices + other._indices, mask, self._augmentation, contain)
+        return len(self.indices)
 
     def __getitem__(self, draw: Draw) -> Batch:
         """Make one sample; the same draw always gives the same sample, in any worker."""
-        index = self._indices[draw.position]
-        image, mask, flipped = self._images[index], self._mask(draw.position), False
-        if self._augmentation is not None:
-            box = None
-            if self._contain is not None:
-                boxes = self._contain(draw.position)
-                box = boxes[draw.seed % len(boxes)] if boxes else None
-            image, mask, flipped = self._augmentation(image, mask, draw.seed, box)
+        index = self.indices[draw.position]
+        image, mask, flipped = self.images[index], self.mask(draw.position), False
+        if self.augmentation is not None:
+            boxes = self.boxes(draw.position)
+            box = boxes[draw.seed % len(boxes)] if boxes else None
+            image, mask, flipped = self.augmentation(image, mask, draw.seed, box)
         if draw.is_void:
             mask = torch.full_like(mask, IGNORE)
         return Batch(image, mask, torch.tensor(index), torch.tensor(flipped))
+
+
+class ImageSamples(Samples):
+    """Whole labelled images.
+
+    Args:
+        images: All images of the data set.
+        indices: The images.
+        masks: Their masks, which must be open.
+        augmentation: None for evaluation.
+    """
+
+    def __init__(
+        self, images: TensorCache, indices: list[int], masks: MaskVault, augmentation: Augmentation | None
+    ) -> None:
+        super().__init__(images, indices, augmentation)
+        self._masks = masks
+
+    def mask(self, position: int) -> Tensor:
+        """The image's mask."""
+        return self._masks[self.indices[position]]
+
+
+class RegionSamples(Samples):
+    """Images of which only some regions are labelled.
+
+    Args:
+        images: All images of the data set.
+        groups: The labelled regions of each sample; those of one sample lie in one image.
+        labels: Their labels.
+        augmentation: How samples are changed; a crop contains at least one of the sample's regions.
+    """
+
+    def __init__(
+        self, images: TensorCache, groups: list[list[int]], labels: RevealedLabels, augmentation: Augmentation
+    ) -> None:
+        owners = labels.regions.image_of(torch.tensor([group[0] for group in groups], dtype=torch.int64))
+        super().__init__(images, [labels.regions.images.indices[i] for i in owners.tolist()], augmentation)
+        self._groups, self._labels = groups, labels
+
+    def mask(self, position: int) -> Tensor:
+        """The labels of the sample's regions; all else is ignored."""
+        return self._labels.mask(self._groups[position])
+
+    def boxes(self, position: int) -> list[Box]:
+        """The regions' boxes."""
+        return [tuple(box) for box in self._labels.regions.boxes(torch.tensor(self._groups[position])).tolist()]
+
+
+class JoinedSamples(Samples):
+    """The samples of one set followed by those of another, augmented like the first.
+
+    Args:
+        first: Samples.
+        second: More samples of the same images.
+    """
+
+    def __init__(self, first: Samples, second: Samples) -> None:
+        super().__init__(first.images, first.indices + second.indices, first.augmentation)
+        self._first, self._second = first, second
+
+    def _find(self, position: int) -> tuple[Samples, int]:
+        count = len(self._first)
+        return (self._first, position) if position < count else (self._second, position - count)
+
+    def mask(self, position: int) -> Tensor:
+        """The mask of a sample of either set."""
+        samples, place = self._find(position)
+        return samples.mask(place)
+
+    def boxes(self, position: int) -> list[Box]:
+        """The boxes of a sample of either set."""
+        samples, place = self._find(position)
+        return samples.boxes(place)
 
 
 class SeededSampler(Sampler[Draw]):
@@ -172,14 +229,14 @@ class Draws(Protocol):
 
 
 class SharedBatches(Sampler[list[Draw]]):
-    """Batches of draws, of which each rank makes its part; with one process they are all its own.
+    """Batches of draws, of which each process of a run makes its part; a single process makes all of them.
 
-    No draw is made twice. A part that would be shorter than another rank's is filled up with void samples, so that
-    all ranks make equally many steps, also one for which nothing is left.
+    No draw is made twice. A part that would be shorter than another process's is filled up with void samples, so that
+    all processes make equally many steps, also one for which nothing is left.
 
     Args:
-        sampler: Gives the draws, the same on every rank.
-        batch_size: Draws in a batch, of all ranks together.
+        sampler: Gives the draws, the same in every process.
+        batch_size: Draws in a batch, of all processes together.
     """
 
     def __init__(self, sampler: Draws, batch_size: int) -> None:
@@ -190,9 +247,9 @@ class SharedBatches(Sampler[list[Draw]]):
         return -(-len(self.sampler) // self.batch_size)
 
     def __iter__(self) -> Iterator[list[Draw]]:
-        """Yield this rank's part of each batch."""
+        """Yield this process's part of each batch."""
         draws = iter(self.sampler)
         while batch := list(islice(draws, self.batch_size)):
-            mine = batch[ranks.rank() :: ranks.size()]
-            missing = -(-len(batch) // ranks.size()) - len(mine)
+            mine = batch[distributed.rank() :: distributed.size()]
+            missing = -(-len(batch) // distributed.size()) - len(mine)
             yield mine + [batch[0]._replace(is_void=True)] * missing

@@ -1,0 +1,115 @@
+"""From what a user writes after ``policy`` to a policy: an object, a name, a checkpoint of `ralseg fit`, or a class."""
+
+import hashlib
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from ralseg.acquisition.heuristics import HEURISTICS
+from ralseg.acquisition.policy import Policy
+from ralseg.agents.base import LearnedPolicy
+from ralseg.data.datamodule import SegmentationData
+from ralseg.errors import ConfigError
+from ralseg.runtime.allowed_imports import import_class
+from ralseg.runtime.checkpoints import DurableCheckpointIO, read_checkpoint
+from ralseg.runtime.files import file_hash
+
+
+def find_policy(name: str | Policy, options: dict[str, Any], data: SegmentationData) -> Policy:
+    """The policy that ``name`` means.
+
+    Args:
+        name: A policy; or a heuristic's name, a checkpoint file, or the dotted path of a ``Policy`` class; a module in
+            the current folder will do.
+        options: Arguments of the class.
+        data: What it will be used on; a learned policy must fit it.
+    """
+    if isinstance(name, Policy):
+        return name
+    if is_file(name):
+        if options:
+            raise ConfigError(f"--policy_args are for classes; {name} is a checkpoint")
+        return load_policy(Path(name), data)
+    if name not in HEURISTICS and "." not in name:
+        close = get_close_matches(name, HEURISTICS, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(
+            f"--policy {name}: neither a file nor one of {', '.join(sorted(HEURISTICS))}, nor a module.Class{hint}"
+        )
+    found = HEURISTICS[name] if name in HEURISTICS else import_class(name, Policy, "--policy")
+    try:
+        policy: Policy = found(**options)
+    except TypeError as error:
+        raise ConfigError(f"--policy {name} with --policy_args {options}: {error}") from error
+    return policy
+
+
+def is_file(name: str) -> bool:
+    """Whether a policy is a checkpoint; else it is a heuristic's name or a class."""
+    return name not in HEURISTICS and (name.endswith(".ckpt") or Path(name).is_file())
+
+
+def save_policy(checkpoint: dict[str, Any], path: Path) -> None:
+    """Write the policy of a checkpoint of `ralseg fit` alone: a small file to hand on."""
+    DurableCheckpointIO().save_checkpoint(policy_alone(checkpoint), path)
+
+
+def policy_alone(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Description and weights of the policy in a checkpoint of `ralseg fit`, or in a file of the policy alone."""
+    about = checkpoint["ralseg"]
+    prefix = str(about.get("policy_prefix", ""))
+    weights = {key.removeprefix(prefix): v for key, v in checkpoint["state_dict"].items() if key.startswith(prefix)}
+    return {"ralseg": {"version": about.get("version"), "policy": about["policy"]}, "state_dict": weights}
+
+
+def load_policy(path: Path, data: SegmentationData) -> LearnedPolicy:
+    """A learned policy from a checkpoint of `ralseg fit`, if it fits the data."""
+    checkpoint = read_checkpoint(path)
+    about = checkpoint.get("ralseg", {})
+    saved = about.get("policy") if isinstance(about, dict) else None
+    if not isinstance(saved, dict) or not {"class_path", "init_args", "fits"} <= saved.keys():
+        raise ConfigError(f"{path}: holds no policy (`ralseg fit` writes those; `ralseg pretrain` writes theta_0s)")
+    num_state_regions = len(data.regions("state_set"))
+    here = {"class_names": list(data.class_names), "num_state_regions": num_state_regions}
+    differing = [
+        f"{key} is {value!r} in the policy and {here.get(key)!r} here"
+        for key, value in saved["fits"].items()
+        if here.get(key) != value
+    ]
+    if differing:
+        raise ConfigError(
+            f"{path}: the policy (ralseg {about.get('version')}) does not fit this data: " + "; ".join(differing)
+        )
+    kind = import_class(str(saved["class_path"]), LearnedPolicy, f"the policy in {path}:")
+    try:
+        policy: LearnedPolicy = kind(**saved["init_args"])
+        policy.build(data.class_names, num_state_regions, seed=0)
+        policy.load_state_dict(policy_alone(checkpoint)["state_dict"])
+    except (TypeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{path}: its weights do not fit {saved['class_path']} ({reason})") from error
+    return policy
+
+
+def policy_tag(name: str | Policy) -> str:
+    """A short name for tables, with a hash of the file for checkpoints: ``learned-1a2b3c4d``."""
+    if isinstance(name, Policy):
+        return type(name).__name__
+    if name in HEURISTICS or not Path(name).is_file():
+        return name
+    return f"learned-{file_hash(name)[:8]}"
+
+
+def policy_identity(name: str | Policy) -> str:
+    """What tells a policy from others: its name and, for a checkpoint or a class of one's own, its file's content."""
+    if isinstance(name, LearnedPolicy):
+        weights = [tensor.detach().cpu().numpy().tobytes() for tensor in name.state_dict().values()]
+        return f"{name.description()} {hashlib.sha256(b''.join(weights)).hexdigest()}"
+    if isinstance(name, Policy):
+        return f"{type(name).__module__}.{type(name).__qualname__} {sorted(vars(name).items())}"
+    if name in HEURISTICS:
+        return name
+    if name.endswith(".ckpt"):
+        return file_hash(name)
+    source = Path(*name.split(".")[:-1]).with_suffix(".py") if "." in name else Path(name)
+    return f"{name} {file_hash(source)}"

@@ -1,0 +1,172 @@
+"""The library: what a notebook calls. The command line and studies end in the same Trainers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ralseg.acquisition.policy import Policy
+from ralseg.agents.base import Agent
+from ralseg.data.datamodule import SegmentationData
+from ralseg.engine.acquire_session import AcquisitionConfig
+from ralseg.engine.acquire_trainer import AcquireTrainer
+from ralseg.engine.final_training import FinalTraining
+from ralseg.engine.fit_trainer import POLICY, FitTrainer
+from ralseg.engine.game import Game
+from ralseg.engine.trainer import RunTrainer
+from ralseg.errors import ConfigError
+from ralseg.labels.oracle import Oracle
+from ralseg.models.segmenter import Segmenter, predicted_classes
+from ralseg.runtime import run_folder
+from ralseg.runtime.checkpoints import read_checkpoint
+
+
+def _quiet(options: dict[str, Any]) -> dict[str, Any]:
+    """Trainer options as a notebook wants them: no MLflow and no model summary, unless asked for."""
+    return {"logger": False, "enable_model_summary": False} | options
+
+
+def pretrain(
+    segmenter: Segmenter, data: SegmentationData, folder: str = "runs/pretrain", ckpt: str | None = None, **trainer: Any
+) -> Path:
+    """Train a segmenter on the images of ``data.fit_on``: theta_0, or full supervision.
+
+    Args:
+        segmenter: The network; it ends with the weights of the last epoch.
+        data: The data.
+        folder: Folder of the run.
+        ckpt: ``last`` goes on with the run in the folder.
+        trainer: Options of Lightning's Trainer, ``max_epochs`` for example.
+
+    Returns:
+        The checkpoint of the best epoch by mean IoU on the reward set.
+    """
+    RunTrainer(default_root_dir=folder, **_quiet(trainer)).pretrain(segmenter, data, ckpt)
+    return run_folder.find_checkpoint(Path(folder), "best")
+
+
+def test(
+    segmenter: Segmenter, data: SegmentationData, ckpt: str, folder: str = "runs/test", **trainer: Any
+) -> dict[str, float]:
+    """Scores of a checkpoint on the test set: ``test_set/miou``, and the IoU of each class.
+
+    Args:
+        segmenter: A network of the checkpoint's kind.
+        data: The data.
+        ckpt: The checkpoint.
+        folder: Where ``test.json`` goes.
+        trainer: Options of Lightning's Trainer.
+    """
+    results = RunTrainer(default_root_dir=folder, **_quiet(trainer)).test(segmenter, datamodule=data, ckpt=ckpt)
+    return {name: float(value) for name, value in results[0].items()}
+
+
+def fit(
+    agent: Agent,
+    segmenter: Segmenter,
+    data: SegmentationData,
+    game: Game,
+    folder: str = "runs/fit",
+    ckpt: str | None = None,
+    **trainer: Any,
+) -> Path:
+    """Play episodes on the train set, and have an agent learn which regions to label.
+
+    Args:
+        agent: Who learns.
+        segmenter: The network that plays.
+        data: The data.
+        game: The rules.
+        folder: Folder of the run.
+        ckpt: ``last`` goes on with the run in the folder.
+        trainer: Options of Lightning's Trainer.
+
+    Returns:
+        The file of the learned policy alone.
+    """
+    FitTrainer(game, default_root_dir=folder, **_quiet(trainer)).fit(segmenter, datamodule=data, agent=agent, ckpt=ckpt)
+    return Path(folder) / POLICY
+
+
+def acquire(
+    policy: str | Path | Policy,
+    segmenter: Segmenter,
+    data: SegmentationData,
+    acquisition: AcquisitionConfig,
+    final: FinalTraining | None = None,
+    oracle: str | Oracle = "masks",
+    folder: str = "runs/acquire",
+    ckpt: str | None = None,
+    **trainer: Any,
+) -> dict[str, Any] | None:
+    """Spend a labelling budget on the acquisition set, then train and test a segmenter at each budget.
+
+    Args:
+        policy: A policy, a heuristic's name, or the file of a learned policy.
+        segmenter: The network that learns from the labels as they come.
+        data: The data.
+        acquisition: How the budget is spent.
+        final: How the final segmenters are trained.
+        oracle: Who labels: an oracle, or its name.
+        folder: Folder of the run.
+        ckpt: ``last`` goes on with the run in the folder.
+        trainer: Options of Lightning's Trainer.
+
+    Returns:
+        What ``result.json`` holds; None where the run waits for labels.
+    """
+    runner = AcquireTrainer(acquisition, final or FinalTraining(), default_root_dir=folder, **_quiet(trainer))
+    chosen = str(policy) if isinstance(policy, Path) else policy
+    return runner.acquire(segmenter, data, chosen, oracle=oracle, ckpt=ckpt)
+
+
+def compare(study: Any, report_only: bool = False) -> Path:
+    """Run what is missing of a study, and write its report.
+
+    Args:
+        study: A ``ralseg.Study``.
+        report_only: Run nothing; report what there is.
+
+    Returns:
+        The HTML page.
+    """
+    from ralseg.commands import load_study_data, run_acquire
+    from ralseg.studies.report import PAGE
+    from ralseg.studies.run import compare_study
+
+    compare_study(study, run_acquire, load_study_data, report_only=report_only)
+    return Path(study.folder) / "report" / PAGE
+
+
+def load_segmenter(segmenter: Segmenter, path: str | Path) -> Segmenter:
+    """Give a segmenter the weights of a checkpoint that fits it, ready to predict.
+
+    Args:
+        segmenter: A network of the checkpoint's kind.
+        path: A checkpoint of `pretrain` or of a final training.
+    """
+    segmenter.load_weights(read_checkpoint(Path(path)))
+    return segmenter.eval()
+
+
+@torch.no_grad()
+def predict(segmenter: Segmenter, image: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """The class of each pixel of one image: [height, width, 3] of uint8 -> [height, width].
+
+    Example:
+        >>> from ralseg.models import FPNSegmenter
+        >>> net = FPNSegmenter(("road", "sky"), encoder="tu-test_resnet", encoder_weights="none")
+        >>> predict(net, np.zeros((50, 70, 3), np.uint8)).shape
+        (50, 70)
+    """
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        raise ConfigError(
+            f"predict() takes an RGB image [height, width, 3] of uint8, not {image.shape} of {image.dtype}"
+        )
+    was_training = segmenter.training
+    pixels = torch.from_numpy(image.copy()).movedim(-1, 0)[None].to(segmenter.device)
+    classes: NDArray[np.int64] = predicted_classes(segmenter.eval()(pixels))[0].cpu().numpy()
+    segmenter.train(was_training)
+    return classes

@@ -1,0 +1,357 @@
+"""The LightningDataModule: one data set, cut into the five sets of the game."""
+
+import logging
+import math
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from jsonargparse.typing import lazy_instance
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as transforms
+
+from ralseg.data.base import SegmentationDataset
+from ralseg.data.class_stats import choose_representative, class_counts
+from ralseg.data.samples import (
+    Augmentation,
+    Batch,
+    Draws,
+    ImageSamples,
+    RegionSamples,
+    Samples,
+    SeededSampler,
+    SharedBatches,
+)
+from ralseg.data.splits import Splits, SplitSizes, draw_splits, load_splits, save_splits
+from ralseg.data.synthetic import SyntheticStreets
+from ralseg.errors import ConfigError, DataError
+from ralseg.labels.grid import GridLayout
+from ralseg.labels.layout import Layout, Regions
+from ralseg.labels.oracle import LabellingJob, MaskOracle, RevealedLabels
+from ralseg.labels.vault import MaskVault
+from ralseg.runtime import distributed
+from ralseg.runtime.seeding import stream
+from ralseg.runtime.tensor_cache import TensorCache
+
+log = logging.getLogger(__name__)
+_DEFAULT_DATASET = lazy_instance(SyntheticStreets)
+_DEFAULT_SIZES = SplitSizes()
+_DEFAULT_LAYOUT = lazy_instance(GridLayout)
+
+
+class SetImages:
+    """The images of one set, as layouts see them.
+
+    Args:
+        data: The data, set up.
+        name: Name of the set.
+    """
+
+    def __init__(self, data: "SegmentationData", name: str) -> None:
+        self._data, self.indices = data, data.splits[name]
+        self.height, self.width = data.height, data.width
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.indices)
+
+    def pixels(self, position: int) -> Tensor:
+        """An image in the size that the run works at: [3, height, width]."""
+        return self._data.images[self.indices[position]]
+
+    def file_size(self, position: int) -> tuple[int, int]:
+        """(height, width) of the image's file."""
+        return self._data.dataset.image_size(self.indices[position])
+
+
+class SegmentationData(pl.LightningDataModule):
+    """A data set in the splits of the game, decoded once a run.
+
+    Args:
+        dataset: Any ``SegmentationDataset`` by its ``class_path``.
+        splits: Sizes of the five sets, or a JSON file of image names (looked for in the data set's
+            folder too), such as the one a run writes.
+        size: (height, width) that images are resized to; None keeps the files' size.
+        layout: How an image is cut into regions: a grid, or any ``Layout`` by its ``class_path``.
+        fit_on: The sets whose labels ``pretrain`` may use.
+        reward_images: Score on a fixed subset of so many images of the reward set, chosen so that its
+            classes are distributed like the whole set's. None: all of them (paper).
+        fit_images: Use only so many images of ``fit_on``, drawn with the run's seed. None: all.
+        batch_size: Samples in a training batch, of all devices together (paper: 32 on CamVid, 16 on Cityscapes).
+        eval_batch_size: Images in a batch without gradients, on each device.
+        crop: (height, width) of training crops (paper: 224x224 on CamVid); None trains on whole images.
+        flip: Mirror half of the training samples.
+        cache_gb: How many GB of decoded images and masks are kept in RAM; the rest goes to disk.
+        cache_folder: Folder for the rest; the system's temporary folder by default.
+        num_workers: Processes that prepare samples. Once all is cached, 0 is usually fastest.
+        seed: Seed of data order, augmentation and ``fit_images``. The command line links it to
+            ``seed_everything``.
+    """
+
+    def __init__(
+        self,
+        dataset: SegmentationDataset = _DEFAULT_DATASET,
+        splits: SplitSizes | str = _DEFAULT_SIZES,
+        size: tuple[int, int] | None = None,
+        layout: Layout = _DEFAULT_LAYOUT,
+        fit_on: list[str] = ["train_set"],  # noqa: B006 - jsonargparse shows it as the default; never written to
+        reward_images: int | None = None,
+        fit_images: int | None = None,
+        batch_size: int = 16,
+        eval_batch_size: int = 16,
+        crop: tuple[int, int] | None = None,
+        flip: bool = True,
+        cache_gb: float = 4.0,
+        cache_folder: str | None = None,
+        num_workers: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        for key, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
+            if value < 1:
+                raise ConfigError(f"data.{key}={value} must be at least 1")
+        if not 0 <= cache_gb < math.inf:
+            raise ConfigError(f"data.cache_gb={cache_gb} must be a number of GB, 0 or more")
+        self.dataset = dataset
+        self.class_names = dataset.class_names
+        self._split_config = splits
+        self._size = size
+        self.layout = layout
+        self.fit_on = list(fit_on)
+        self.reward_images, self.fit_images = reward_images, fit_images
+        self._shown: DataLoader[Batch] | None = None
+        self._regions: dict[str, Regions] = {}
+        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.augmentation = Augmentation(crop, flip)
+        self._cache_bytes = int(cache_gb * 1e9)
+        self._cache_folder = Path(cache_folder) if cache_folder else None
+        self.num_workers = num_workers
+        self.seed = seed
+        self._is_set_up = False
+
+    @staticmethod
+    def of(module: pl.LightningModule) -> "SegmentationData":
+        """The data that a module's Trainer was given."""
+        trainer: Any = module.trainer  # Lightning sets its datamodule where a type checker does not see it
+        data: SegmentationData = trainer.datamodule
+        return data
+
+    # -- what setup makes ------------------------------------------------------------------------
+
+    splits: Splits
+    images: TensorCache  # [3, H, W] uint8 each
+    masks: MaskVault
+
+    def setup(self, stage: str | None = None) -> None:
+        """Draw or load the splits, and make room for the images. Runs once, whatever the stage."""
+        if self._is_set_up:
+            return
+        self.splits = self._make_splits()
+        self.height, self.width = self._size or self.dataset.image_size(0)
+        self.images = self._cache(self._decode_image, (3, self.height, self.width))
+        self.masks = MaskVault(self._cache(self._decode_mask, (self.height, self.width)), self.dataset.names)
+        self.layout.check(self.height, self.width)
+        self._check_crop()
+        self.masks.open(self.labelled_images("state_set") + self.labelled_images("reward_set"))
+        if self.trainer is not None and self.trainer.is_global_zero and not getattr(self.trainer, "fast_dev_run", 0):
+            self._write_splits(Path(self.trainer.default_root_dir) / "splits.json")
+        self._is_set_up = True
+
+    def _make_splits(self) -> Splits:
+        if isinstance(self._split_config, SplitSizes):
+            return draw_splits(self.dataset, self._split_config)
+        path = Path(self._split_config).expanduser()
+        if not path.is_file() and self.dataset.root is not None:
+            path = self.dataset.root / path
+        return load_splits(path, self.dataset)
+
+    def _write_splits(self, path: Path) -> None:
+        if path.is_file():
+            if load_splits(path, self.dataset) != self.splits:
+                raise DataError(
+                    f"{path}: holds other splits than this run's; resume with the configuration that "
+                    "the folder was made with, or choose another trainer.default_root_dir"
+                )
+            return
+        save_splits(path, self.splits, self.dataset)
+
+    def _check_crop(self) -> None:
+        if self.augmentation.crop is None:
+            return
+        height, width = self.augmentation.crop
+        if height > self.height or width > self.width:
+            raise ConfigError(f"data.crop={height}x{width} is larger than the images, {self.height}x{self.width}")
+        box_height, box_width = self.regions("train_set").box_size
+        if height < box_height or width < box_width:
+            raise ConfigError(f"data.crop={height}x{width} is smaller than a region, {box_height}x{box_width}")
+
+    def _cache(self, make: Callable[[int], Tensor], shape: tuple[int, ...]) -> TensorCache:
+        share = torch.Size(shape).numel() / (4 * self.height * self.width)  # of image + mask
+        ram_bytes = int(self._cache_bytes * share)
+        return TensorCache(make, len(self.dataset), shape, torch.uint8, ram_bytes, self._cache_folder)
+
+    def _decode_image(self, index: int) -> Tensor:
+        pixels = torch.from_numpy(self.dataset.read_image(index).copy()).movedim(-1, 0)
+        if self._size is not None:
+            resized: Tensor = transforms.resize(pixels, list(self._size), antialias=True)
+            return resized
+        if pixels.shape[1:] != (self.height, self.width):
+            raise DataError(
+                f"image {self.dataset.names[index]} has {pixels.shape[1]}x{pixels.shape[2]} pixels, "
+                f"image {self.dataset.names[0]} {self.height}x{self.width}; set data.size to resize them"
+            )
+        return pixels
+
+    def _decode_mask(self, index: int) -> Tensor:
+        mask = torch.from_numpy(self.dataset.read_mask(index).copy())
+        if self._size is not None:
+            mask = transforms.resize(mask[None], list(self._size), InterpolationMode.NEAREST_EXACT)[0]
+        return mask
+
+    # -- sets ------------------------------------------------------------------------------------
+
+    def labelled_images(self, *names: str) -> list[int]:
+        """The images of sets that must have masks; a missing mask is an error that names it."""
+        indices = [index for name in names for index in self.splits[name]]
+        missing = [self.dataset.names[i] for i in indices if not self.dataset.has_mask(i)]
+        if missing:
+            raise DataError(f"{len(missing)} images of {' + '.join(names)} have no mask, the first: {missing[0]}")
+        return indices
+
+    def fit_indices(self) -> list[int]:
+        """The images that ``pretrain`` trains on: ``fit_on``, or ``fit_images`` of them drawn by the seed."""
+        indices = self.labelled_images(*self.fit_on)
+        if not indices:
+            raise ConfigError(f"data.fit_on={self.fit_on} has no images; check data.splits")
+        if self.fit_images is None:
+            return indices
+        if not 1 <= self.fit_images <= len(indices):
+            raise ConfigError(f"data.fit_images={self.fit_images}, but data.fit_on has {len(indices)} images")
+        generator = stream(self.seed, "fit images")
+        chosen = torch.randperm(len(indices), generator=generator)[: self.fit_images]
+        return sorted(indices[i] for i in chosen.tolist())
+
+    def fit_names(self) -> list[str]:
+        """The names of those images."""
+        return [self.dataset.names[index] for index in self.fit_indices()]
+
+    def fit_class_frequencies(self) -> Tensor:
+        """Share of each class among the labelled pixels that ``pretrain`` trains on: [classes]."""
+        indices = self.fit_indices()
+        self.masks.open(indices)
+        counts = sum(torch.bincount(self.masks[i].flatten().int(), minlength=256) for i in indices)
+        assert isinstance(counts, Tensor)
+        counts = counts[: len(self.class_names)].double()
+        return counts / counts.sum().clamp(min=1)
+
+    def regions(self, name: str) -> Regions:
+        """The regions of a set: how its images are cut."""
+        if name not in self._regions:
+            self._regions[name] = self.layout.over(SetImages(self, name))
+        return self._regions[name]
+
+    def labelling_job(self, name: str, folder: Path | None = None) -> LabellingJob:
+        """What an oracle must know to label the regions of a set."""
+        indices = self.splits[name]
+        return LabellingJob(
+            self.regions(name),
+            [self.dataset.names[index] for index in indices],
+            self.class_names,
+            lambda position: self.dataset.read_image(indices[position]),
+            self.masks,
+            lambda position: self.dataset.has_mask(indices[position]),
+            folder,
+        )
+
+    def mask_oracle(self, name: str) -> MaskOracle:
+        """An oracle that reveals the masks of a set."""
+        oracle = MaskOracle()
+        oracle.open(self.labelling_job(name))
+        return oracle
+
+    # -- samples ---------------------------------------------------------------------------------
+
+    def region_samples(self, groups: list[list[int]], labels: RevealedLabels) -> Samples:
+        """One sample for each group of labelled regions of one image."""
+        return RegionSamples(self.images, groups, labels, self.augmentation)
+
+    def image_samples(self, indices: list[int], augment: bool) -> Samples:
+        """Whole labelled images, whose masks must be open."""
+        return ImageSamples(self.images, indices, self.masks, self.augmentation if augment else None)
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """What :meth:`show` was given last; else the images of ``fit_on``, shuffled and augmented."""
+        if self._shown is not None:
+            return self._shown
+        indices = self.fit_indices()
+        self.masks.open(indices)
+        samples = self.image_samples(indices, augment=True)
+        return self.loader(samples, SeededSampler(len(samples), self.seed), self.batch_size)
+
+    def show(self, samples: Samples, sampler: Draws, batch_size: int | None = None) -> None:
+        """From now on train on these samples; the paper's step trains on the regions just labelled."""
+        self._shown = self.loader(samples, sampler, batch_size or self.batch_size)
+
+    def show_regions(self, regions: Tensor, labels: RevealedLabels, seed: int) -> None:
+        """From now on train on one pass over these labelled regions, augmented by ``seed``."""
+        samples = self.region_samples([[region] for region in regions.tolist()], labels)
+        self.show(samples, list(SeededSampler(len(samples), seed)))
+
+    def show_fit_images(self) -> None:
+        """From now on train on the images of ``fit_on`` again."""
+        self._shown = None
+
+    @property
+    def trains_on_fit_images(self) -> bool:
+        """Whether training sees the images of ``fit_on``, and nothing else is shown."""
+        return self._shown is None
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """The reward set, or its subset of ``reward_images``."""
+        return self._reward_loader
+
+    @cached_property
+    def _reward_loader(self) -> DataLoader[Batch]:
+        """Made once: the game asks for it at every step."""
+        return self._eval_loader(self.reward_indices(), "reward_set")
+
+    def reward_indices(self) -> list[int]:
+        """The images that are scored on: the reward set, or a subset whose classes are distributed like it."""
+        indices = self.labelled_images("reward_set")
+        if self.reward_images is None or self.reward_images >= len(indices):
+            return indices
+        counts = np.stack([class_counts(self.dataset, i) for i in indices])
+        rows, _ = choose_representative(counts, self.reward_images, np.random.default_rng(0))
+        return [indices[row] for row in rows]
+
+    def test_dataloader(self) -> DataLoader[Batch]:
+        """The test set, whose labels are opened here and nowhere else."""
+        return self._eval_loader(self.labelled_images("test_set"), "test_set")
+
+    def _eval_loader(self, indices: list[int], name: str) -> DataLoader[Batch]:
+        if not indices:
+            raise ConfigError(f"the {name} is empty; check data.splits")
+        self.masks.open(indices)
+        samples = self.image_samples(indices, augment=False)
+        return self.loader(
+            samples, SeededSampler(len(samples), shuffle=False), self.eval_batch_size * distributed.size()
+        )
+
+    def loader(self, samples: Samples, sampler: Draws, batch_size: int) -> DataLoader[Batch]:
+        """A loader with this module's workers; of batches of ``batch_size`` it gives this process's part."""
+        return DataLoader(
+            samples,
+            batch_sampler=SharedBatches(sampler, batch_size),
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            pin_memory=torch.cuda.is_available(),
+            # else every iterator takes a number from torch's global stream, and Lightning makes one
+            # iterator less after a restart: dropout would no longer be the same
+            generator=torch.Generator(),
+        )

@@ -1,0 +1,215 @@
+"""The session of `ralseg acquire`: a policy spends a budget on the acquisition set."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ralseg.acquisition.observation import Observation
+from ralseg.acquisition.policy import Needs, Policy
+from ralseg.data.datamodule import SegmentationData
+from ralseg.engine.modules import LabellingModule, Trained
+from ralseg.engine.session import Choice, Session, StepResult
+from ralseg.errors import ConfigError, PoolExhausted
+from ralseg.labels.oracle import Oracle
+from ralseg.runtime import distributed
+from ralseg.runtime.files import file_hash
+
+SET = "acquisition_set"
+
+
+@dataclass(frozen=True)
+class AcquisitionConfig:
+    """How the budget is spent. Defaults are the paper's for CamVid.
+
+    Args:
+        budgets: Numbers of labelled regions at which a segmenter is trained to convergence and tested. The
+            acquisition goes on to the largest one.
+        regions_per_step: K, regions labelled at a step.
+        candidates: ``pools``: the best of each of K pools of N regions. ``global``: the best K of all
+            unlabelled regions, which are all looked at in each step.
+        pool_size: N, regions in a pool (paper: 10 for all methods but uniform).
+        initial_weights: theta_0, a checkpoint of ``ralseg pretrain``. None: the segmenter as it is built.
+        score_steps: Also measure the mean IoU on the reward set after every step, for curves. Costs a pass
+            over the reward set a step; the choice of regions never depends on it.
+
+    Example:
+        >>> AcquisitionConfig(budgets=[30, 50], regions_per_step=20).step_sizes()
+        [20, 10, 20]
+    """
+
+    budgets: list[int] = field(default_factory=lambda: [480])
+    regions_per_step: int = 24
+    candidates: Literal["pools", "global"] = "pools"
+    pool_size: int = 10
+    initial_weights: str | None = None
+    score_steps: bool = False
+
+    def __post_init__(self) -> None:
+        for key in ("regions_per_step", "pool_size"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"trainer.acquisition.{key}={getattr(self, key)} must be at least 1")
+        budgets = self.budgets
+        if not budgets or budgets != sorted(set(budgets)) or budgets[0] < 1:
+            raise ConfigError(f"trainer.acquisition.budgets={budgets} must be ascending numbers from 1, each once")
+
+    def step_sizes(self, labelled: int = 0) -> list[int]:
+        """Regions of each step from here on. Steps before a budget may be short, so that it is met exactly."""
+        sizes = []
+        for budget in self.budgets:
+            while labelled < budget:
+                sizes.append(min(self.regions_per_step, budget - labelled))
+                labelled += sizes[-1]
+        return sizes
+
+
+class AcquireSession(Session):
+    """A policy at work on the acquisition set.
+
+    Args:
+        config: How the budget is spent.
+        data: The data.
+        module: The segmenter that learns from the labels as they come.
+        oracle: Who labels.
+        policy: Who chooses.
+        policy_identity: What tells this policy from others; a run goes on only with the same one.
+    """
+
+    def __init__(
+        self,
+        config: AcquisitionConfig,
+        data: SegmentationData,
+        module: LabellingModule,
+        oracle: Oracle,
+        policy: Policy,
+        policy_identity: str = "",
+    ) -> None:
+        super().__init__(data, SET, module, oracle)
+        self.config, self.policy, self.policy_identity = config, policy, policy_identity
+        self.asked: list[int] = []  # regions that each step asked for; an oracle may leave some out
+        self.values: list[float] = []  # score of each labelled region
+        self.predicted: list[Tensor] = []  # [C] predicted class shares of each labelled region, when it was chosen
+        if config.budgets[-1] > len(self.regions):
+            raise PoolExhausted(
+                f"trainer.acquisition.budgets: {config.budgets[-1]} exceeds the {len(self.regions)} regions of the "
+                f"{len(data.splits[SET])} images of the {SET}; lower it"
+            )
+
+    @property
+    def weights_name(self) -> str:
+        """The file of theta_0."""
+        return self.config.initial_weights or ""
+
+    @property
+    def steps_left(self) -> int:
+        """Steps until the largest budget is spent."""
+        return len(self.config.step_sizes(len(self.ledger)))
+
+    def candidates(self) -> tuple[Tensor, int, Needs]:
+        """K pools of N, of which one each is taken; or all unlabelled regions, of which K are."""
+        count = self.config.step_sizes(len(self.ledger))[0]
+        if self.config.candidates == "global":
+            return self.ledger.unlabelled[None], count, self.policy.needs
+        return self.ledger.draw_pools(count, self.config.pool_size, self.stream("pools")), 1, self.policy.needs
+
+    def choose(self, observation: Observation) -> Choice:
+        """Step 3: the best of each pool; one process decides for all."""
+
+        def decide() -> Choice:
+            values = self.score(self.policy, observation)
+            return Choice(self._as_asked(observation, values.topk(observation.picks, 1).indices), values)
+
+        with self.timed("query"):
+            return distributed.from_first(decide)
+
+    def _as_asked(self, observation: Observation, picked: Tensor) -> Tensor:
+        """What the oracle has been asked for at this step already, if anything: rounding may rank a tie anew."""
+        pools, asked = observation.pools, self.oracle.asked(self.step)
+        is_asked = torch.isin(pools, torch.tensor(asked, dtype=pools.dtype))
+        if len(asked) != picked.numel() or not (is_asked.sum(1) == picked.shape[1]).all():
+            return picked
+        return is_asked.int().topk(picked.shape[1], 1).indices
+
+    def label(self, regions: Tensor) -> Tensor:
+        """Step 4: have regions labelled, and note what the segmenter had taken them for."""
+        histograms = self._predicted_classes(regions)
+        labelled = super().label(regions)
+        self.asked.append(len(regions))
+        position = {region: place for place, region in enumerate(regions.tolist())}
+        self.predicted += [histograms[position[region]].half() for region in labelled.tolist()]
+        return labelled
+
+    def _predicted_classes(self, regions: Tensor) -> Tensor:
+        """Predicted class shares of chosen regions, from what was seen of them, or else by a look at them: [K, C]."""
+        seen = self.observe()
+        if not self.policy.needs.looks:
+            return self.look_at(regions[None], 1, Needs()).histogram[0]
+        place = {region: i for i, region in enumerate(seen.pools.flatten().tolist())}
+        return seen.histogram.flatten(0, 1)[[place[region] for region in regions.tolist()]]
+
+    def learn(self, observation: Observation, choice: Choice, trained: Trained) -> StepResult:
+        """A policy at work learns nothing; note what the step brought."""
+        self.receive(trained, trained.miou if self.config.score_steps else 0.0)
+        labelled = len(self.ledger)
+        new = self.ledger.labelled[self.ledger.steps == self.step - 1]
+        score_of = dict(zip(observation.pools.flatten().tolist(), choice.values.flatten().tolist(), strict=True))
+        self.values += [score_of[region] for region in new.tolist()]
+        metrics = {
+            "acquisition/labelled": float(labelled),
+            "acquisition/labelled_percent": 100 * labelled / len(self.regions),
+            "acquisition/score": sum(self.values[-len(new) :]) / len(new),
+            "segmenter/loss": trained.loss,
+        }
+        if self.config.score_steps:
+            metrics["reward_set/miou"] = self.scores[-1]
+        miou = f" mIoU {100 * self.scores[-1]:.2f}" if self.config.score_steps else ""
+        is_budget = labelled in self.config.budgets
+        line = f"step {self.step}/{self.step + self.steps_left} labelled {labelled}/{self.config.budgets[-1]}{miou}"
+        # labelled regions on the x axis: charts become budget curves
+        return StepResult(SET, labelled, labelled, metrics, line, line if is_budget else None, is_budget=is_budget)
+
+    # -- resuming ---------------------------------------------------------------------------------
+
+    def _rules(self) -> dict[str, Any]:
+        """What may not change when a run goes on; larger budgets may follow."""
+        return {
+            "regions_per_step": self.config.regions_per_step,
+            "candidates": self.config.candidates,
+            "pool_size": self.config.pool_size,
+            "initial_weights": file_hash(self.weights_name) if self.weights_name else "",
+            "seed": self.data.seed,
+            "policy": self.policy_identity,
+            "layout": self.regions.description(),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on, as plain values and tensors."""
+        return {
+            **self.progress_state(),
+            "rules": self._rules(),
+            "asked": list(self.asked),
+            "values": list(self.values),
+            "predicted": torch.stack(self.predicted) if self.predicted else torch.empty(0),
+        }
+
+    def _sizes_so_far(self, counts: list[int]) -> list[int]:
+        """What these rules ask for at each step of a run that had so many regions labelled at each."""
+        sizes, labelled = [], 0
+        for count in counts:
+            sizes += self.config.step_sizes(labelled)[:1]
+            labelled += count
+        return sizes
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a checkpoint left off."""
+        counts = torch.bincount(state["ledger"]["steps"], minlength=state["step"]).tolist()
+        differing = [name for name, value in self._rules().items() if state["rules"].get(name) != value]
+        differing += ["steps so far"] if self._sizes_so_far(counts) != state["asked"] else []
+        if differing:
+            raise ConfigError(
+                "the checkpoint is of an acquisition with other rules: " + ", ".join(differing) + " differ; "
+                "go on with the configuration in the run's folder, or start anew"
+            )
+        self.load_progress(state)
+        self.asked, self.values, self.predicted = state["asked"], state["values"], list(state["predicted"])

@@ -1,0 +1,265 @@
+"""The Trainer of `ralseg acquire`: spend the budget, train at each budget, test, and leave everything in a folder."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback, Checkpoint
+from rich.console import Console
+from rich.table import Table
+
+from ralseg import __version__
+from ralseg.acquisition.policy import Policy
+from ralseg.agents.loading import find_policy, policy_identity, policy_tag
+from ralseg.data.datamodule import SegmentationData
+from ralseg.engine.acquire_session import SET, AcquireSession, AcquisitionConfig
+from ralseg.engine.final_training import FinalTraining, mixed_images, train_final
+from ralseg.engine.game_trainer import GameTrainer
+from ralseg.engine.loop import result_of, saved_session, session_of
+from ralseg.engine.modules import SEGMENTER, LabellingModule
+from ralseg.engine.selection import class_frequencies, frequencies_of_set, selection_table, write_selection
+from ralseg.engine.trainer import RunTrainer
+from ralseg.errors import ConfigError
+from ralseg.labels.oracle import LabelsNeeded, MaskOracle, Oracle
+from ralseg.models.segmenter import Segmenter
+from ralseg.runtime import run_folder
+from ralseg.runtime.allowed_imports import import_class
+from ralseg.runtime.checkpoints import read_checkpoint
+from ralseg.runtime.files import write_atomically
+from ralseg.runtime.mlflow_logger import RunLogger, git_commit
+
+RESULT = "result.json"
+FORMAT = "ralseg.acquire/1"
+ORACLES = {"masks": "ralseg.labels.MaskOracle", "crops": "ralseg.annotation.CropOracle"}
+ORACLES["none"] = ORACLES["crops"]  # its name until 0.1
+_DEFAULT_ACQUISITION = AcquisitionConfig()
+_DEFAULT_FINAL = FinalTraining()
+# options of the acquiring Trainer that the final trainings share
+_SHARED = (
+    *("accelerator", "devices", "num_nodes", "strategy", "precision", "deterministic", "benchmark"),
+    *("enable_progress_bar", "enable_model_summary"),
+)
+
+
+class AcquireTrainer(GameTrainer):
+    """Has a policy choose regions of the acquisition set, then trains and tests at each budget.
+
+    Args:
+        acquisition: How the budget is spent.
+        final: How the final segmenters are trained.
+        checkpoint_every: Steps between checkpoints to resume from. None: every step.
+        kwargs: All options of Lightning's Trainer but those that the loop sets itself. ``gradient_clip_val`` is of the
+            segmenter (paper: 4, the default here; 0 for none).
+    """
+
+    def __init__(
+        self,
+        acquisition: AcquisitionConfig = _DEFAULT_ACQUISITION,
+        final: FinalTraining = _DEFAULT_FINAL,
+        checkpoint_every: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.acquisition, self.final = acquisition, final
+        self._shared = {key: kwargs[key] for key in _SHARED if kwargs.get(key) is not None}
+        if not acquisition.score_steps:
+            kwargs["limit_val_batches"] = 0
+        callbacks = kwargs.get("callbacks") or []
+        kwargs["callbacks"] = [*(callbacks if isinstance(callbacks, list) else [callbacks]), SelectionFile()]
+        super().__init__(checkpoint_every or 1, **kwargs)
+
+    def best_checkpoint(self, folder: Path) -> Checkpoint:
+        """Checkpoints at the budgets, from which the final trainings start."""
+        return AtBudgets(folder)
+
+    def acquire(
+        self,
+        model: Segmenter,
+        datamodule: SegmentationData,
+        policy: str | Policy,
+        policy_args: dict[str, Any] | None = None,
+        oracle: str | Oracle = "masks",
+        ckpt: str | None = None,
+    ) -> dict[str, Any] | None:
+        """Spend a labelling budget on the acquisition set, then train and test a segmenter at each budget.
+
+        Args:
+            model: The segmenter, as it learns during acquisition.
+            datamodule: The data.
+            policy: A checkpoint of `ralseg fit`; or uniform, entropy, bald, margin, least_confidence, coreset,
+                power_bald, class_balanced_entropy, rare_bald; or the class_path of your own.
+            policy_args: Arguments of the policy's class.
+            oracle: ``masks`` reveals the data set's hidden masks; ``crops`` asks people: it writes the regions to
+                label and stops, and the same command with ``--ckpt last`` goes on when their masks are there. Or
+                the class_path of your own.
+            ckpt: ``last`` goes on with the run in this folder, or starts it; or a file.
+        """
+        folder = Path(self.default_root_dir)
+        if self.acquisition.initial_weights and not Path(self.acquisition.initial_weights).is_file():
+            raise ConfigError(
+                f"trainer.acquisition.initial_weights: no checkpoint at {self.acquisition.initial_weights!r}; "
+                "`ralseg pretrain` makes them"
+            )
+        module = LabellingModule(model, self.segmenter_clip)
+        asked_oracle = find_oracle(oracle)
+
+        def open_session() -> AcquireSession:
+            # an error in it should not wait for the final training
+            mixed_images(datamodule, self.final.mix, self.acquisition.initial_weights)
+            found = find_policy(policy, policy_args or {}, datamodule)
+            asked_oracle.open(datamodule.labelling_job(SET, folder))
+            identity = f"{policy_identity(policy)} {json.dumps(policy_args or {}, sort_keys=True, default=str)}"
+            return AcquireSession(self.acquisition, datamodule, module, asked_oracle, found, identity)
+
+        console = Console(soft_wrap=True)
+        with self.claimed_folder(ckpt) as resume:
+            try:
+                session = self.play(module, datamodule, open_session, resume)
+            except LabelsNeeded as request:
+                if self.is_global_zero:
+                    console.print(str(request))
+                return None
+            if self.fast_dev_run:
+                return None
+            try:
+                assert isinstance(session, AcquireSession)
+                result = self._train_at_budgets(session, policy_tag(policy), folder)
+            except BaseException:
+                self._finalize("failed")
+                raise
+            self._finalize("success")
+        if self.is_global_zero:
+            Console(width=120).print(result_table(result))
+            console.print(f"selection: {folder / 'selection.csv'}\nresult: {folder / RESULT}")
+        return result
+
+    # -- after the acquisition --------------------------------------------------------------------
+
+    def _train_at_budgets(self, session: AcquireSession, method: str, folder: Path) -> dict[str, Any]:
+        """Train and test at each budget, from what was saved when it was met."""
+        data, theta_0 = session.data, self.acquisition.initial_weights
+        result: dict[str, Any] = {
+            "format": FORMAT,
+            "version": __version__,
+            "commit": git_commit(),
+            "method": method,
+            "seed": data.seed,
+            "dataset": type(data.dataset).__name__,
+            "device": self.strategy.root_device.type,
+            "initial_weights": theta_0,
+            "acquisition": asdict(self.acquisition),
+            "regions": len(session.regions),
+            "budgets": {},
+        }
+        available = frequencies_of_set(session)
+        for budget in self.acquisition.budgets:
+            path = AtBudgets.path(folder / run_folder.CHECKPOINTS, budget)
+            if not path.is_file():
+                raise ConfigError(
+                    f"trainer.acquisition.budgets: {budget} was not among the budgets when the run in {folder} "
+                    "passed it; leave it out, or acquire anew in another folder"
+                )
+            saved = read_checkpoint(path)
+            session.load_state_dict(saved_session(saved))
+            weights = {k.removeprefix(SEGMENTER): v for k, v in saved["state_dict"].items() if k.startswith(SEGMENTER)}
+            if self.final.start == "theta_0":
+                weights = read_checkpoint(Path(theta_0))["state_dict"] if theta_0 else session.module.built_weights
+            options = self._shared | {"logger": self._logger_at(budget)}
+            scores = train_final(session, weights, self.final, folder / f"budget_{budget:06d}", options)
+            scores["class_frequencies"] = class_frequencies(session, available)
+            result["budgets"][str(budget)] = scores
+            self._log_scores(budget, scores)
+        if self.is_global_zero:
+            write_selection(session, folder)
+        result["seconds"] = dict(session.seconds)
+        result["miou_by_step"] = session.scores if self.acquisition.score_steps else None
+        if session.corrected:
+            result["corrected"] = session.corrected
+        if self.is_global_zero:
+            write_atomically(folder / RESULT, json.dumps(result, indent=1) + "\n")
+        for logger in self._run_loggers():
+            logger.log_file(folder / RESULT)
+            logger.log_file(folder / "selection.csv")
+        return result
+
+    def _finalize(self, status: str) -> None:
+        for logger in self._run_loggers():
+            logger.finalize(status)
+
+    def _run_loggers(self) -> list[RunLogger]:
+        return [logger for logger in self.loggers if isinstance(logger, RunLogger)]
+
+    def _logger_at(self, budget: int) -> RunLogger | bool:
+        """The same MLflow run under another prefix; none where this run has none."""
+        for logger in self._run_loggers():
+            return logger.with_prefix(f"final_{budget}")
+        return False
+
+    def _log_scores(self, budget: int, scores: dict[str, Any]) -> None:
+        """Budget curves: the step of these metrics is the number of labelled regions."""
+        metrics = {name: value for name, value in scores.items() if isinstance(value, float)}
+        metrics["selected/class_entropy"] = scores["class_frequencies"]["selected_entropy"]
+        for logger in self._run_loggers():
+            logger.log_metrics(metrics, step=budget)
+
+
+def find_oracle(oracle: str | Oracle) -> Oracle:
+    """The oracle that a name or a class path means; an oracle itself is taken as it is."""
+    if isinstance(oracle, Oracle):
+        return oracle
+    if oracle not in ORACLES and "." not in oracle:
+        raise ConfigError(f"--oracle {oracle}: neither one of {', '.join(ORACLES)}, nor a module.Class")
+    if oracle == "masks":
+        return MaskOracle()
+    found: Oracle = import_class(ORACLES.get(oracle, oracle), Oracle, "--oracle")()
+    return found
+
+
+class SelectionFile(Callback):
+    """Keeps ``selection.csv`` up to date: people may want to look while it goes on."""
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write the table of what is labelled so far."""
+        if trainer.is_global_zero and not cast(RunTrainer, trainer).fast_dev_run:
+            write_atomically(Path(trainer.default_root_dir) / "selection.csv", selection_table(session_of(trainer)))
+
+
+class AtBudgets(Checkpoint):
+    """Saves the run whenever a budget is reached: the final training branches off there.
+
+    Args:
+        folder: Where checkpoints are kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @staticmethod
+    def path(folder: Path, budget: int) -> Path:
+        """The checkpoint of a budget."""
+        return folder / f"budget_{budget:06d}.ckpt"
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save at a budget."""
+        result = result_of(trainer)
+        if result.is_budget and not cast(RunTrainer, trainer).fast_dev_run:
+            trainer.save_checkpoint(self.path(self.folder, result.labelled), weights_only=False)
+
+
+def result_table(result: dict[str, Any]) -> Table:
+    """One row a budget, for the screen."""
+    table = Table(title=f"{result['method']} on {result['dataset']}, seed {result['seed']}")
+    columns = ("regions", "% of all", "test mIoU", "reward-set mIoU", "iterations", "class entropy")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for budget, scores in result["budgets"].items():
+        table.add_row(
+            budget,
+            f"{100 * int(budget) / result['regions']:.1f}",
+            f"{100 * scores['test_set/miou']:.2f}",
+            f"{100 * scores['reward_set/miou']:.2f}",
+            str(scores["iterations"]),
+            f"{scores['class_frequencies']['selected_entropy']:.2f}",
+        )
+    return table

@@ -1,0 +1,300 @@
+"""The session of `ralseg fit`: episodes on the train set, and an agent that learns from them."""
+
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ralseg.acquisition.observation import Observation
+from ralseg.acquisition.policy import Needs, Policy, epsilon_greedy
+from ralseg.agents.base import Episode, PlayedStep
+from ralseg.data.datamodule import SegmentationData
+from ralseg.engine.game import REFERENCES, Game, find_weights, plan_episodes
+from ralseg.engine.learning_curves import finished_rounds, validation_metrics
+from ralseg.engine.modules import FitModule, Trained
+from ralseg.engine.session import Choice, EndedEpisode, Session, StepResult
+from ralseg.errors import ConfigError, NotFiniteError, PoolExhausted
+from ralseg.runtime import distributed
+
+SET = "train_set"
+
+
+class FitSession(Session):
+    """All episodes of a run, step by step.
+
+    Args:
+        game: The rules.
+        data: The data; the policy plays on its train set.
+        module: Segmenter and agent.
+    """
+
+    module: FitModule
+
+    def __init__(self, game: Game, data: SegmentationData, module: FitModule) -> None:
+        super().__init__(data, SET, module, data.mask_oracle(SET))
+        self.game, self.agent = game, module.agent
+        self.plan = plan_episodes(game, self.agent.block)
+        self.episode_number = 0
+        self.training_steps = 0
+        self.history: list[dict[str, Any]] = []
+        module.average.share = game.weight_average
+        self.initial_weights = find_weights(game.initial_weights, "initial_weights")
+        self.validation_weights = find_weights(game.validation_weights, "validation_weights") or self.initial_weights
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        trained_on = set(self.initial_weights) & set(find_weights(self.game.validation_weights, "validation_weights"))
+        if trained_on:
+            raise ConfigError(
+                f"trainer.game.validation_weights: {min(trained_on)} is among initial_weights too; "
+                "greedy validation must start from weights that the policy was not trained on"
+            )
+        if self.game.budget > len(self.regions):
+            raise PoolExhausted(
+                f"trainer.game.budget={self.game.budget} exceeds the {len(self.regions)} regions of the {SET}; "
+                "lower it or give the set more images (data.splits)"
+            )
+
+    # -- the course of an episode -----------------------------------------------------------------
+
+    @property
+    def episode(self) -> Episode:
+        """The episode being played."""
+        return self.plan[self.episode_number]
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the agent learns from this episode."""
+        return self.episode.kind == "train"
+
+    @property
+    def weights_name(self) -> str:
+        """The file of the episode's theta_0; empty for the segmenter as it was built."""
+        files = self.initial_weights if self.is_training else self.validation_weights
+        return str(files[self.episode.draw % len(files)]) if files else ""
+
+    @property
+    def steps_left(self) -> int:
+        """Steps of all episodes that are not played yet."""
+        return (len(self.plan) - self.episode_number) * self.game.steps_per_episode - self.step
+
+    def counters(self) -> tuple[str, int, int]:
+        """Kind and number of the episode's draws, and the step; members of a block share them."""
+        return self.episode.kind, self.episode.draw, self.step
+
+    def where(self) -> str:
+        """Where the game stands, for error messages."""
+        return f"episode {self.episode_number}, step {self.step}"
+
+    def context(self) -> dict[str, Any]:
+        """What is known of this step, with who played and how far learning is."""
+        return super().context() | {"episode": asdict(self.episode), "epsilon": self.epsilon} | self.agent.metrics()
+
+    def player(self) -> Policy:
+        """Who plays this episode."""
+        return self.agent.player(self.episode, self.data.seed)
+
+    @property
+    def epsilon(self) -> float:
+        """Share of random sub-actions now: none in validation, none for heuristics that serve as references."""
+        if not self.is_training or self.episode.role in REFERENCES:
+            return 0.0
+        return self.agent.epsilon(self.training_steps)
+
+    def candidates(self) -> tuple[Tensor, int, Needs]:
+        """K pools of N unlabelled regions, of which one each is taken."""
+        num_pools = min(self.game.regions_per_step, self.game.budget - len(self.ledger))
+        pools = self.ledger.draw_pools(num_pools, self.game.pool_size, self.stream("pools"))
+        # all that is played in training is learned from, whoever plays; in validation each sees what it needs
+        return pools, 1, self.agent.needs if self.is_training else self.player().needs
+
+    def look_at(self, pools: Tensor, picks: int, needs: Needs, labels: Tensor | None = None) -> Observation:
+        """What the agent asks to see; where it is taught, its teacher sees the train set's labels."""
+        if self.is_training and self.agent.teacher is not None:
+            needs = replace(needs, measures=(*needs.measures, self.agent.teacher))
+            labels = self.oracle.label(pools.flatten())  # every process has these masks: no need to send them
+        return super().look_at(pools, picks, needs, labels)
+
+    def choose(self, observation: Observation) -> Choice:
+        """Step 3: one sub-action in each pool, epsilon-greedily; one process decides for all."""
+
+        def decide() -> Choice:
+            values = self.score(self.player(), observation)
+            return Choice(epsilon_greedy(values, self.epsilon, self.stream("exploration"))[:, None], values)
+
+        with self.timed("query"):
+            return distributed.from_first(decide)
+
+    # -- learning ---------------------------------------------------------------------------------
+
+    def learn(self, observation: Observation, choice: Choice, trained: Trained) -> StepResult:
+        """Steps 6 and 7: the gain of mean IoU, and what the agent learns from it."""
+        gain, kind, epsilon = trained.miou - self.scores[-1], self.episode.kind, self.epsilon
+        step = self.step
+        if self.is_training:
+            self.training_steps += 1
+        self.receive(trained, trained.miou)
+        is_over = len(self.ledger) >= self.game.budget
+        following = None if is_over else self.observe()
+        if kind == "train":
+            self._teach(self._played(step, gain, observation, choice), following)
+        metrics = self._metrics(gain, choice, trained, epsilon)
+        line, ended = self._line(), self._finish_episode() if is_over else None
+        if ended is not None:
+            metrics |= self._episode_metrics(ended)
+        return StepResult(
+            kind,
+            axis=self.steps_played() - 1,
+            labelled=len(self.ledger),
+            metrics=metrics,
+            line=line if ended is None else self._summary(ended),
+            news=None if ended is None else self._summary(ended),
+            episode=ended,
+            rounds=self.rounds() if ended is not None else [],
+        )
+
+    def _played(self, step: int, gain: float, seen: Observation, choice: Choice) -> PlayedStep:
+        """The step as the agent remembers it."""
+        lesson = seen.measures[self.agent.teacher] if self.agent.teacher is not None else None
+        largest = float(choice.values.abs().max())
+        return PlayedStep(
+            self.episode.member, step, gain, seen.state, seen.actions, choice.picked[:, 0], largest, lesson
+        )
+
+    def _teach(self, step: PlayedStep, following: Observation | None) -> None:
+        with self.timed("learn"):
+            try:
+                self.agent.remember(step, following)
+                self.agent.learn(self.module.agent_optimizer)
+            except NotFiniteError as error:
+                raise NotFiniteError(f"{error} ({self.where()})", self.context() | error.context) from error
+
+    # -- what is told of it -----------------------------------------------------------------------
+
+    def steps_played(self) -> int:
+        """Steps of the whole run so far."""
+        return self.episode_number * self.game.steps_per_episode + self.step
+
+    def _metrics(self, gain: float, choice: Choice, trained: Trained, epsilon: float) -> dict[str, float]:
+        kind, labelled = self.episode.kind, len(self.ledger)
+        metrics = {
+            f"{kind}/miou": self.scores[-1],
+            f"{kind}/gain": gain,
+            f"{kind}/labelled": float(labelled),
+            f"{kind}/labelled_percent": 100 * labelled / len(self.regions),
+            "segmenter/loss": trained.loss,
+            "query/mean": float(choice.values.mean()),
+            "query/deviation": float(choice.values.std(correction=0)),
+            "query/epsilon": epsilon,
+        }
+        return metrics | self.agent.metrics() if kind == "train" else metrics
+
+    @staticmethod
+    def _episode_metrics(ended: EndedEpisode) -> dict[str, float]:
+        kind, record = ended.record["kind"], ended.record
+        return {
+            f"{kind}/return": record["miou"][-1] - record["miou"][0],
+            f"{kind}/class_entropy": record["class_entropy"],
+            **{f"seconds/{part.replace(' ', '_')}": value for part, value in ended.seconds.items()},
+            **ended.round_metrics,
+        }
+
+    def _line(self) -> str:
+        """The step just played, in a line."""
+        return (
+            f"{self.episode.kind} {self.episode_number + 1}/{len(self.plan)} ({self.episode.role}) step {self.step} "
+            f"labelled {len(self.ledger)}/{self.game.budget} mIoU {100 * self.scores[-1]:.2f} "
+            f"epsilon {self.epsilon:.2f} loss {_short(self.agent.metrics().get('query/loss'))}"
+        )
+
+    def _summary(self, ended: EndedEpisode) -> str:
+        """The episode just ended, in a line."""
+        record = ended.record
+        first, last = 100 * record["miou"][0], 100 * record["miou"][-1]
+        return (
+            f"episode {record['number'] + 1}/{len(self.plan)} {record['kind']:10} {record['role']:9} "
+            f"labelled {record['labelled']} mIoU {first:.2f} -> {last:.2f} ({last - first:+.2f}) "
+            f"epsilon {record['epsilon']:.2f} loss {_short(record['query_loss'])} {record['seconds']:.1f} s"
+        )
+
+    def _finish_episode(self) -> EndedEpisode:
+        """Enter the episode into the history, and go on to the next."""
+        shares = self._histograms.mean(0)
+        record = {
+            "number": self.episode_number,
+            **asdict(self.episode),
+            "weights": self.weights_name,
+            "miou": list(self.scores),
+            "labelled": len(self.ledger),
+            "class_entropy": float(torch.special.entr(shares / shares.sum().clamp(min=1e-9)).sum()),
+            "epsilon": self.epsilon,
+            "query_loss": self.agent.metrics().get("query/loss"),
+            "seconds": sum(self.seconds.values()),
+        }
+        self.history.append(record)
+        ends_round = (
+            record["kind"] == "validation"
+            and record["role"] == "policy"
+            and record["round"] in finished_rounds(self.history, self.game.validation_plays)
+        )
+        metrics = validation_metrics(self.history, record["round"]) if ends_round else {}
+        ended = EndedEpisode(
+            record, self.ledger.labelled.clone(), self.ledger.steps.clone(), dict(self.seconds), metrics
+        )
+        self.episode_number += 1
+        self.step, self.scores, self._observation = 0, [], None
+        return ended
+
+    def rounds(self) -> list[float]:
+        """Area under the curve of each finished round of validation."""
+        numbers = finished_rounds(self.history, self.game.validation_plays)
+        return [validation_metrics(self.history, number)["validation/auc"] for number in numbers]
+
+    # -- resuming ---------------------------------------------------------------------------------
+
+    def _rules(self) -> dict[str, Any]:
+        """What may not change when a run goes on; more episodes may follow."""
+        played = self.plan[: self.episode_number + (self.step > 0)]
+        return {
+            "steps_per_episode": self.game.steps_per_episode,
+            "budget": self.game.budget,
+            "regions_per_step": self.game.regions_per_step,
+            "pool_size": self.game.pool_size,
+            **self.agent.rules(),
+            "initial_weights": [str(path) for path in self.initial_weights],
+            "validation_weights": [str(path) for path in self.validation_weights],
+            "layout": self.regions.description(),
+            "episodes so far": [[getattr(e, f.name) for f in fields(e)] for e in played],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on, as plain values and tensors.
+
+        Random state is not among it: every draw follows from the seed and these counters.
+        """
+        return {
+            **self.progress_state(),
+            "episode_number": self.episode_number,
+            "training_steps": self.training_steps,
+            "history": self.history,
+            "rules": self._rules(),
+            "agent": self.agent.memory(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a checkpoint left off."""
+        self.episode_number, self.step = state["episode_number"], state["step"]
+        self.training_steps, self.history = state["training_steps"], state["history"]
+        differing = [name for name, value in self._rules().items() if state["rules"].get(name) != value]
+        if differing:
+            raise ConfigError(
+                "the checkpoint is of a game with other rules: " + ", ".join(differing) + " differ; "
+                "go on with the configuration in the run's folder, or start anew"
+            )
+        self.load_progress(state)
+        self.agent.load_memory(state["agent"])
+
+
+def _short(loss: float | None) -> str:
+    return "-" if loss is None else f"{loss:.3g}"

@@ -1,0 +1,106 @@
+"""The rules of the game: budget, pools, theta_0s, and which episode is played when."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ralseg.agents.base import POLICY, Episode
+from ralseg.errors import ConfigError
+
+REFERENCES = ("uniform", "entropy")
+"""The heuristics that play the validation games beside the policy."""
+
+
+@dataclass(frozen=True)
+class Game:
+    """The rules that every agent plays by. Defaults are the paper's for CamVid.
+
+    Args:
+        budget: B, regions labelled in an episode.
+        regions_per_step: K, regions labelled at a step, one from each of K pools.
+        pool_size: N, regions in a pool (paper: 20 while the policy is trained).
+        episodes: Episodes that the policy is trained on.
+        initial_weights: theta_0: checkpoints of ``ralseg pretrain`` (patterns such as ``runs/w/*/best.ckpt``
+            too), taken in turn. None: the segmenter as it is built.
+        validation_weights: theta_0s for greedy validation; none of them may be trained on.
+        validation_every: Training episodes between greedy validations.
+        validation_plays: Games in a validation; the same for every round and every method. 0: none.
+        weight_average: Score an exponential moving average of the segmenter's weights that takes this share of
+            the new weights each step; 1 scores the weights themselves (paper).
+
+    Example:
+        >>> Game(budget=50, regions_per_step=24).steps_per_episode
+        3
+    """
+
+    budget: int = 480
+    regions_per_step: int = 24
+    pool_size: int = 20
+    episodes: int = 100
+    initial_weights: list[str] | None = None
+    validation_weights: list[str] | None = None
+    validation_every: int = 20
+    validation_plays: int = 4
+    weight_average: float = 1.0
+
+    def __post_init__(self) -> None:
+        at_least_one = ("budget", "regions_per_step", "pool_size", "episodes", "validation_every")
+        for key in at_least_one:
+            if getattr(self, key) < 1:
+                raise ConfigError(f"trainer.game.{key}={getattr(self, key)} must be at least 1")
+        if not 0 < self.weight_average <= 1:
+            raise ConfigError(f"trainer.game.weight_average={self.weight_average} must lie in (0, 1]")
+
+    @property
+    def steps_per_episode(self) -> int:
+        """T: steps until the budget is spent; the last one may be short."""
+        return -(-self.budget // self.regions_per_step)
+
+
+def plan_episodes(game: Game, block: Sequence[str]) -> list[Episode]:
+    """All episodes of a run in their order: blocks of training with rounds of validation between.
+
+    Uniform and entropy never change, so they play the validation games once, in round 0; the policy
+    plays them in every later round.
+
+    Args:
+        game: The rules.
+        block: Who plays the episodes of a block.
+    """
+    if not block or game.episodes % len(block):
+        raise ConfigError(
+            f"trainer.game.episodes={game.episodes} must be a multiple of the {len(block)} episodes of the agent's block"
+        )
+    plan: list[Episode] = []
+    rounds = 0
+
+    def validate() -> None:
+        nonlocal rounds
+        roles = REFERENCES if rounds == 0 else (POLICY,)
+        plan.extend(
+            Episode("validation", role, draw, round=rounds) for role in roles for draw in range(game.validation_plays)
+        )
+        rounds += 1
+
+    since = game.validation_every
+    for number in range(game.episodes // len(block)):
+        if game.validation_plays and since >= game.validation_every:
+            validate()
+            since = 0
+        plan.extend(Episode("train", role, number, member) for member, role in enumerate(block))
+        since += len(block)
+    if game.validation_plays:
+        validate()
+    return plan
+
+
+def find_weights(patterns: list[str] | None, key: str) -> list[Path]:
+    """The checkpoint files that paths or patterns name; a pattern that names none is an error."""
+    files: list[Path] = []
+    for pattern in patterns or []:
+        path = Path(pattern).expanduser()
+        found = [path] if path.is_file() else sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+        if not found:
+            raise ConfigError(f"trainer.game.{key}: no checkpoint at {pattern!r}; `ralseg pretrain` makes them")
+        files += found
+    return files

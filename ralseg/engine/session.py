@@ -1,0 +1,304 @@
+"""The session: what a step of labelling does, in `ralseg fit` and in `ralseg acquire` alike."""
+
+import logging
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ralseg.acquisition.features import class_histogram
+from ralseg.acquisition.observation import Observation
+from ralseg.acquisition.policy import Needs, Policy
+from ralseg.acquisition.scanner import Scan, scan
+from ralseg.data.datamodule import SegmentationData
+from ralseg.engine.modules import LabellingModule, Trained
+from ralseg.errors import NotFiniteError, RalsegError
+from ralseg.labels.ledger import RegionLedger
+from ralseg.labels.oracle import LabelsNeeded, Oracle, RevealedLabels
+from ralseg.runtime import distributed
+from ralseg.runtime.checkpoints import read_checkpoint
+from ralseg.runtime.seeding import stream_seed
+
+log = logging.getLogger(__name__)
+
+
+class Choice(NamedTuple):
+    """What was chosen at a step."""
+
+    picked: Tensor  # [K, P] positions in the pools
+    values: Tensor  # [K, N] the scores that it follows from
+
+
+@dataclass(frozen=True)
+class EndedEpisode:
+    """An episode of `ralseg fit` that has just ended."""
+
+    record: dict[str, Any]  # its line in the history
+    regions: Tensor  # [B] what it labelled, in order
+    steps: Tensor  # [B] at which step
+    seconds: dict[str, float]  # spent on each part
+    round_metrics: dict[str, float]  # what a round of validation has shown, if one has just ended
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step produced. Loggers, progress bars, tables and checkpoints read it; nothing else is told."""
+
+    kind: str  # train, validation, or the set that is acquired from
+    axis: int  # its place on the x axis of charts
+    labelled: int  # regions labelled so far
+    metrics: dict[str, float]
+    line: str  # the step in a line
+    news: str | None = None  # what has just ended (an episode, a budget), in a line
+    episode: EndedEpisode | None = None
+    is_budget: bool = False  # whether a budget has just been met
+    rounds: list[float] = field(default_factory=list)  # area under the curve of each round of validation so far
+
+
+class Session(ABC):
+    """Looks at candidates, has regions labelled, and keeps count. The loop says when, this class says what.
+
+    Every random draw is a function of the run's seed, its name, and where the session stands.
+
+    Args:
+        data: The data.
+        set_name: The set whose regions are labelled.
+        module: The root module, with the segmenter that looks and learns.
+        oracle: Who labels.
+    """
+
+    def __init__(self, data: SegmentationData, set_name: str, module: LabellingModule, oracle: Oracle) -> None:
+        self.data, self.set_name, self.module, self.oracle = data, set_name, module, oracle
+        self.segmenter = module.segmenter
+        self.regions = data.regions(set_name)
+        self.initial_scores: dict[str, float] = {}
+        self.step = 0
+        self.scores: list[float] = []  # mean IoU on the reward set: of theta_0, and after each step
+        self.seconds: dict[str, float] = {}
+        self.corrected: list[int] = []  # regions whose labels have changed since they were first given
+        self._observation: Observation | None = None
+        self.ledger = RegionLedger(len(self.regions))
+        self.labels = RevealedLabels(self.regions)
+        self._histograms = torch.zeros(0, len(data.class_names))
+
+    # -- what the loop asks -----------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def weights_name(self) -> str:
+        """The file of theta_0; empty for the segmenter as it was built."""
+
+    @property
+    @abstractmethod
+    def steps_left(self) -> int:
+        """Steps until the run is over, if every region that is asked for gets labelled."""
+
+    @abstractmethod
+    def candidates(self) -> tuple[Tensor, int, Needs]:
+        """The pools [K, N] of this step, how many are taken from each, and what must be seen of them."""
+
+    @abstractmethod
+    def choose(self, observation: Observation) -> Choice:
+        """Step 3: choose regions."""
+
+    @abstractmethod
+    def learn(self, observation: Observation, choice: Choice, trained: Trained) -> StepResult:
+        """Step 7: learn from what the step brought, and tell of it."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on, as plain values and tensors."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a checkpoint left off."""
+
+    # -- the steps --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Return to theta_0 with a fresh optimizer, and hide all labels."""
+        if self.weights_name:
+            self.segmenter.load_weights(read_checkpoint(Path(self.weights_name)))
+        else:
+            self.segmenter.restore(self.module.built_weights)
+        self.module.reset_training()
+        self.ledger = RegionLedger(len(self.regions))
+        self.labels = RevealedLabels(self.regions)
+        self._histograms = self._histograms[:0]
+        self.step, self.scores, self.seconds, self._observation = 0, [], {}, None
+
+    def observe(self) -> Observation:
+        """Steps 1 and 2: look at the state set and the candidates, each image once; the same answer until `label`."""
+        if self._observation is None:
+            pools, picks, needs = self.candidates()
+            self._observation = self.look_at(pools, picks, needs)
+        return self._observation
+
+    def look_at(self, pools: Tensor, picks: int, needs: Needs, labels: Tensor | None = None) -> Observation:
+        """What a policy asks to see of candidates.
+
+        Args:
+            pools: [K, N] candidates.
+            picks: Regions that will be taken from each pool.
+            needs: What the policy asks for.
+            labels: [K * N, *box_size] of the candidates, for measures that teach.
+        """
+        labelled, kind = self._histograms, needs.representation
+        if not needs.looks:
+            return Observation.unseen(pools, picks, labelled)
+        batch_size = self.data.eval_batch_size
+        with self.timed("state"):
+            state = torch.empty(0, 0)
+            if needs.state and kind is not None:
+                state_set = self.data.regions("state_set")
+                what = Scan(kind.pooling, batch_size=batch_size)
+                state = scan(self.segmenter, state_set, torch.arange(len(state_set)), what).vector()
+        with self.timed("candidates"):
+            pooling, seed = kind.pooling if kind else None, self.stream_seed("measures")
+            what = Scan(pooling, needs.measures, seed, batch_size, labelled, labels)
+            found = scan(self.segmenter, self.regions, pools.flatten(), what)
+            known = self._look_at_labelled(needs)
+        with self.timed("features"):
+            actions = kind.actions(found, labelled, pools.shape) if kind else torch.empty(*pools.shape, 0)
+            return Observation(
+                state,
+                pools,
+                actions,
+                found.mean_entropy().reshape(pools.shape),
+                found.histogram.reshape(*pools.shape, -1),
+                picks,
+                {name: values.unflatten(0, pools.shape) for name, values in found.measures.items()},
+                labelled,
+                known,
+            )
+
+    def _look_at_labelled(self, needs: Needs) -> dict[str, Tensor]:
+        """Measures of the regions labelled so far, where a policy asks for them."""
+        if not needs.labelled_measures or not len(self.ledger):
+            return {}
+        seed = self.stream_seed("measures of labelled")
+        what = Scan(None, needs.labelled_measures, seed, self.data.eval_batch_size, self._histograms)
+        return scan(self.segmenter, self.regions, self.ledger.labelled, what).measures
+
+    def score(self, policy: Policy, observation: Observation) -> Tensor:
+        """What a policy thinks of the candidates: [K, N]."""
+        scores = policy.scores(observation, self.stream("policy"))
+        if scores.shape != observation.pools.shape:
+            raise RalsegError(
+                f"{type(policy).__name__}.scores gave the shape {tuple(scores.shape)}, but the candidates have "
+                f"{tuple(observation.pools.shape)} ({self.where()})"
+            )
+        if not scores.isfinite().all():
+            message = f"the scores of {type(policy).__name__} are not finite ({self.where()})"
+            raise NotFiniteError(message, self.context() | {"scores": scores.tolist()})
+        return scores
+
+    def label(self, regions: Tensor) -> Tensor:
+        """Step 4: ask the oracle, keep its answer, and show it to the segmenter; the regions that were labelled.
+
+        Args:
+            regions: [K] what was chosen.
+        """
+        answer = distributed.from_first(lambda: self.oracle.ask(regions, self.step))
+        if not torch.isin(answer.regions, regions).all():
+            raise RalsegError(f"{type(self.oracle).__name__} labelled regions that nobody asked for ({self.where()})")
+        if not len(answer.regions):
+            raise LabelsNeeded("no region of this step is labelled yet; the same command with --ckpt last goes on")
+        self.ledger.add(answer.regions, self.step)
+        self._keep(answer.regions, answer.labels)
+        self.data.show_regions(answer.regions, self.labels, self.stream_seed("augmentation"))
+        # dropout, the one draw that no generator can be given to
+        torch.manual_seed(distributed.own_seed(self.stream_seed("dropout")))
+        self._observation = None
+        return answer.regions
+
+    def _keep(self, regions: Tensor, labels: Tensor) -> None:
+        """Keep labels, and count their classes once."""
+        self.labels.add(regions, labels)
+        self._histograms = torch.cat([self._histograms, class_histogram(labels, len(self.data.class_names))])
+
+    def receive(self, trained: Trained, miou: float) -> None:
+        """Step 6: note the mean IoU."""
+        if not (math.isfinite(miou) and math.isfinite(trained.loss)):
+            message = f"loss {trained.loss} or mIoU {miou} is not finite ({self.where()})"
+            raise NotFiniteError(message, self.context() | {"loss": trained.loss, "miou": miou})
+        self.spend("train", trained.training_seconds)
+        self.spend("reward", trained.scoring_seconds)
+        self.scores.append(miou)
+        self.step += 1
+
+    # -- where it stands --------------------------------------------------------------------------
+
+    def counters(self) -> tuple[str, int, int]:
+        """What the draws of this step are numbered by: a name, the number of the game, the step."""
+        return self.set_name, 0, self.step
+
+    def stream(self, name: str) -> torch.Generator:
+        """The generator of a named draw at this step."""
+        return torch.Generator().manual_seed(self.stream_seed(name))
+
+    def stream_seed(self, name: str) -> int:
+        """The seed of a named draw at this step."""
+        kind, *numbers = self.counters()
+        return stream_seed(self.data.seed, f"{kind} {name}", *numbers)
+
+    def where(self) -> str:
+        """Where the session stands, for error messages."""
+        return f"step {self.step}"
+
+    def context(self) -> dict[str, Any]:
+        """What is known of this step, for a run that fails in it."""
+        return {
+            "where": self.where(),
+            "theta_0": self.weights_name,
+            "miou_by_step": list(self.scores),
+            "labelled": self.ledger.labelled.tolist(),
+            "labelled_at_step": self.ledger.steps.tolist(),
+        }
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Add the seconds spent inside to a part of the session."""
+        start = time.perf_counter()
+        yield
+        self.spend(part, time.perf_counter() - start)
+
+    def spend(self, part: str, seconds: float) -> None:
+        """Add seconds to a part of the session."""
+        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
+
+    # -- resuming ---------------------------------------------------------------------------------
+
+    def progress_state(self) -> dict[str, Any]:
+        """What sessions of both kinds save."""
+        return {
+            "step": self.step,
+            "scores": list(self.scores),
+            "initial_scores": dict(self.initial_scores),
+            "seconds": dict(self.seconds),
+            "ledger": self.ledger.state_dict(),
+            "histograms": self._histograms.clone(),
+            "corrected": list(self.corrected),
+            "average": self.module.average.state_dict(),
+        }
+
+    def load_progress(self, state: dict[str, Any]) -> None:
+        """Return to what :meth:`progress_state` saved. The oracle is asked again for the labels."""
+        self.step, self.scores, self.seconds = state["step"], state["scores"], state["seconds"]
+        self.initial_scores, self.corrected = state["initial_scores"], state["corrected"]
+        self.module.average.load_state_dict(state["average"])
+        self.ledger.load_state_dict(state["ledger"])
+        regions, self._histograms = self.ledger.labelled, self._histograms[:0]
+        self._keep(regions, distributed.from_first(lambda: self.oracle.recall(regions)))
+        changed = regions[(self._histograms != state["histograms"]).any(1)].tolist()
+        if changed:
+            log.warning("the labels of %d regions have been corrected since the checkpoint: %s", len(changed), changed)
+            self.corrected = sorted({*self.corrected, *changed})
+        self._observation = None

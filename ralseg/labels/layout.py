@@ -1,0 +1,280 @@
+"""Layouts: how images are cut into the regions that are labelled one by one."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ralseg.errors import ConfigError
+
+Box = tuple[int, int, int, int]
+"""x, y, width, height in pixels."""
+
+
+class ImageSet(Protocol):
+    """What a layout may ask about the images of a set; an image is named by its position in the set."""
+
+    indices: list[int]  # the data set's number of each image
+    height: int
+    width: int
+
+    def __len__(self) -> int:
+        """Number of images."""
+
+    def pixels(self, position: int) -> Tensor:
+        """An image in the size that the run works at: [3, height, width] of uint8."""
+
+    def file_size(self, position: int) -> tuple[int, int]:
+        """(height, width) of the image's file."""
+
+
+class RegionMaps(NamedTuple):
+    """Maps that were cut at regions; regions smaller than the largest box are filled up."""
+
+    values: Tensor  # [r, ..., h, w]
+    inside: Tensor | None  # [r, h, w] bool: which pixels belong to the region; None: all of them
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean over the pixels of each region: [r, ..., h, w] -> [r, ...]."""
+        if self.inside is None:
+            return values.flatten(-2).mean(-1)
+        inside = self.inside.reshape(len(values), *[1] * (values.dim() - 3), *values.shape[-2:])
+        count = inside.flatten(-2).sum(-1).clamp(min=1)
+        return (values * inside).flatten(-2).sum(-1) / count
+
+
+class Regions(ABC):
+    """The regions of one set of images, numbered from 0, image after image.
+
+    Attributes:
+        images: The images that are cut.
+        box_size: (height, width) of the largest region's box.
+        place_names: What :meth:`place` gives, for the header of a table.
+    """
+
+    images: ImageSet
+    box_size: tuple[int, int]
+    place_names: tuple[str, ...]
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of regions in all images."""
+
+    @abstractmethod
+    def of_image(self, position: int) -> Tensor:
+        """The regions of an image: [number of them]."""
+
+    @abstractmethod
+    def image_of(self, regions: Tensor) -> Tensor:
+        """The position of each region's image: [...] -> [...]."""
+
+    @abstractmethod
+    def boxes(self, regions: Tensor) -> Tensor:
+        """Bounding boxes (x, y, width, height) of regions: [...] -> [..., 4]."""
+
+    @abstractmethod
+    def file_box(self, region: int) -> Box:
+        """The box of a region in the pixels of its image's file, whatever size the run works at."""
+
+    @abstractmethod
+    def inside(self, region: int) -> Tensor | None:
+        """Which pixels of its box belong to a region: [height, width] bool; None: all of them."""
+
+    @abstractmethod
+    def place(self, region: int) -> tuple[int, ...]:
+        """Where a region lies in its image, in the words of ``place_names``."""
+
+    @abstractmethod
+    def neighbours(self, region: int) -> list[int]:
+        """The regions of the same image that share an edge with a region."""
+
+    @abstractmethod
+    def cut(self, maps: Tensor, rows: Tensor, regions: Tensor) -> RegionMaps:
+        """Cut maps at regions: [b, ..., H, W] -> [r, ..., h, w].
+
+        Args:
+            maps: One map an image, in the size that the run works at or at every n-th pixel of it.
+            rows: [r] the row of ``maps`` that shows each region's image.
+            regions: [r].
+        """
+
+    @abstractmethod
+    def average(self, maps: Tensor, rows: Tensor, regions: Tensor) -> Tensor:
+        """Mean over each region of coarse maps that cover the whole image: [b, D, h, w] -> [r, D]."""
+
+    @abstractmethod
+    def description(self) -> list[Any]:
+        """Plain values that tell this cut from others; a run goes on only with the same one."""
+
+    def fit_box(self, labels: Tensor) -> Tensor:
+        """Fill up the labels of one region to ``box_size``, so that they can be stacked; 255 = ignore."""
+        height, width = self.box_size
+        if labels.shape == (height, width):
+            return labels
+        filled = labels.new_full((height, width), 255)
+        filled[: labels.shape[0], : labels.shape[1]] = labels
+        return filled
+
+
+class Layout(ABC):
+    """How an image is cut into regions. Subclass it and write :meth:`segment` for a cut of your own.
+
+    Example:
+        >>> import torch
+        >>> class Halves(Layout):
+        ...     def segment(self, pixels):
+        ...         segments = torch.zeros(pixels.shape[1:], dtype=torch.int64)
+        ...         segments[:, pixels.shape[2] // 2 :] = 1
+        ...         return segments
+        >>> Halves().segment(torch.zeros(3, 2, 4)).tolist()
+        [[0, 0, 1, 1], [0, 0, 1, 1]]
+    """
+
+    @abstractmethod
+    def segment(self, pixels: Tensor) -> Tensor:
+        """Number of the region that each pixel belongs to, from 0 without gaps: [3, H, W] -> [H, W] of int64."""
+
+    def check(self, height: int, width: int) -> None:
+        """Refuse images of this size before anything is cut; most layouts take any."""
+
+    def over(self, images: ImageSet) -> Regions:
+        """The regions of a set of images."""
+        return SegmentedRegions(self, images)
+
+
+@dataclass(frozen=True)
+class _Segments:
+    """The cut of one image."""
+
+    numbers: Tensor  # [H, W] int16: the region of each pixel, from 0
+    boxes: Tensor  # [n, 4]
+
+
+class SegmentedRegions(Regions):
+    """Regions of any shape, from a map that gives each pixel the number of its region.
+
+    Args:
+        layout: Gives the maps.
+        images: The images that are cut; each is cut once.
+    """
+
+    place_names = ("segment",)
+
+    def __init__(self, layout: Layout, images: ImageSet) -> None:
+        self.images, self._name = images, type(layout).__name__
+        self._cuts = [self._cut_image(layout.segment(images.pixels(i)), i) for i in range(len(images))]
+        counts = torch.tensor([len(cut.boxes) for cut in self._cuts], dtype=torch.int64)
+        self._ends = counts.cumsum(0)
+        self._starts = self._ends - counts
+        sizes = torch.cat([cut.boxes[:, 2:] for cut in self._cuts]) if self._cuts else torch.ones(1, 2)
+        width, height = sizes.amax(0).tolist()
+        self.box_size = (int(height), int(width))
+
+    def _cut_image(self, numbers: Tensor, position: int) -> _Segments:
+        found = numbers.unique()
+        if numbers.shape != (self.images.height, self.images.width) or found.tolist() != list(range(len(found))):
+            raise ConfigError(
+                f"data.layout {self._name}: image {position} is cut into regions {found.tolist()[:8]} on "
+                f"{tuple(numbers.shape)} pixels; segment() must number the pixels of the whole image from 0 without gaps"
+            )
+        return _Segments(numbers.to(torch.int16), torch.stack([_box(numbers == n) for n in found.tolist()]))
+
+    def __len__(self) -> int:
+        """Number of regions in all images."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def of_image(self, position: int) -> Tensor:
+        """The regions of an image."""
+        return torch.arange(int(self._starts[position]), int(self._ends[position]))
+
+    def image_of(self, regions: Tensor) -> Tensor:
+        """The position of each region's image."""
+        return torch.searchsorted(self._ends.to(regions.device), regions, right=True)
+
+    def _number(self, region: int) -> tuple[int, int]:
+        """Position of a region's image, and its number there."""
+        image = int(self.image_of(torch.tensor([region])))
+        return image, region - int(self._starts[image])
+
+    def boxes(self, regions: Tensor) -> Tensor:
+        """Bounding boxes of regions."""
+        numbers = [self._number(region) for region in regions.flatten().tolist()]
+        boxes = [self._cuts[image].boxes[number] for image, number in numbers]
+        flat = torch.stack(boxes) if boxes else torch.empty(0, 4, dtype=torch.int64)
+        return flat.reshape(*regions.shape, 4)
+
+    def file_box(self, region: int) -> Box:
+        """The box in the file's pixels: whatever the region touches there."""
+        x, y, width, height = self.boxes(torch.tensor(region)).tolist()
+        file_height, file_width = self.images.file_size(int(self.image_of(torch.tensor([region]))))
+        across, down = file_width / self.images.width, file_height / self.images.height
+        left, top = round(x * across), round(y * down)
+        return left, top, max(1, round((x + width) * across) - left), max(1, round((y + height) * down) - top)
+
+    def inside(self, region: int) -> Tensor | None:
+        """Which pixels of its box belong to a region."""
+        image, number = self._number(region)
+        x, y, width, height = self._cuts[image].boxes[number].tolist()
+        return self._cuts[image].numbers[y : y + height, x : x + width] == number
+
+    def place(self, region: int) -> tuple[int, ...]:
+        """The region's number in its image."""
+        return (self._number(region)[1],)
+
+    def neighbours(self, region: int) -> list[int]:
+        """Regions that share an edge of a pixel with this one."""
+        image, number = self._number(region)
+        numbers = self._cuts[image].numbers
+        touching: set[int] = set()
+        for first, second in ((numbers[:, :-1], numbers[:, 1:]), (numbers[:-1], numbers[1:])):
+            touching |= set(second[first == number].tolist()) | set(first[second == number].tolist())
+        return sorted(int(self._starts[image]) + other for other in touching - {number})
+
+    def cut(self, maps: Tensor, rows: Tensor, regions: Tensor) -> RegionMaps:
+        """Cut maps at regions; what lies outside of a region in its box is zero."""
+        stride = max(1, round(self.images.height / maps.shape[-2]))
+        height, width = (-(-size // stride) for size in self.box_size)
+        values = maps.new_zeros(len(regions), *maps.shape[1:-2], height, width)
+        inside = torch.zeros(len(regions), height, width, dtype=torch.bool, device=maps.device)
+        for place, (row, region) in enumerate(zip(rows.tolist(), regions.tolist(), strict=True)):
+            image, number = self._number(region)
+            belongs = (self._cuts[image].numbers[::stride, ::stride] == number).to(maps.device)
+            if not belongs.any():  # thinner than the stride: take the pixel next to its middle
+                x, y, w, h = self._cuts[image].boxes[number].tolist()
+                belongs[
+                    min((y + h // 2) // stride, len(belongs) - 1), min((x + w // 2) // stride, belongs.shape[1] - 1)
+                ] = 1
+            x, y, w, h = _box(belongs).tolist()
+            window = belongs[y : y + h, x : x + w]
+            values[place, ..., :h, :w] = maps[row, ..., y : y + h, x : x + w] * window
+            inside[place, :h, :w] = window
+        return RegionMaps(values, inside)
+
+    def average(self, maps: Tensor, rows: Tensor, regions: Tensor) -> Tensor:
+        """Mean over each region; a coarse pixel belongs to the region that its middle lies in."""
+        height, width = maps.shape[-2:]
+        down = ((torch.arange(height) + 0.5) * self.images.height / height).long()
+        right = ((torch.arange(width) + 0.5) * self.images.width / width).long()
+        means = []
+        for row, region in zip(rows.tolist(), regions.tolist(), strict=True):
+            image, number = self._number(region)
+            belongs = (self._cuts[image].numbers[down][:, right] == number).to(maps)
+            if not belongs.any():
+                x, y, w, h = self._cuts[image].boxes[number].tolist()
+                belongs[(y + h // 2) * height // self.images.height, (x + w // 2) * width // self.images.width] = 1
+            means.append((maps[row] * belongs).flatten(1).sum(1) / belongs.sum())
+        return torch.stack(means) if means else maps.new_empty(0, maps.shape[1])
+
+    def description(self) -> list[Any]:
+        """The layout's name and a sum over its cut."""
+        sums = sum(int(cut.numbers.long().sum()) * (i + 1) for i, cut in enumerate(self._cuts))
+        return [self._name, len(self), self.images.height, self.images.width, sums]
+
+
+def _box(belongs: Tensor) -> Tensor:
+    """Bounding box (x, y, width, height) of what is true: [H, W] -> [4]."""
+    rows, columns = belongs.any(1).nonzero()[:, 0], belongs.any(0).nonzero()[:, 0]
+    x, y = int(columns[0]), int(rows[0])
+    return torch.tensor([x, y, int(columns[-1]) + 1 - x, int(rows[-1]) + 1 - y])

@@ -1,0 +1,10 @@
+"""Networks that segment: what ralseg may ask of one, and the networks that come with it.
+
+Here live the base LightningModule ``Segmenter``, every architecture of segmentation-models-pytorch behind it, encoder
+weights, the cache of a frozen encoder's features, and mean IoU. Nothing here knows policies or the game.
+"""
+
+from ralseg.models.segmenter import Segmenter
+from ralseg.models.smp import FPNSegmenter, SmpSegmenter
+
+__all__ = ["FPNSegmenter", "Segmenter", "SmpSegmenter"]

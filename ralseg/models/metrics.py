@@ -1,0 +1,45 @@
+"""Mean intersection over union, with void left out and absent classes said."""
+
+from torch import Tensor
+from torchmetrics.classification import MulticlassJaccardIndex
+
+from ralseg.data.readers import IGNORE
+from ralseg.errors import DataError
+from ralseg.runtime import distributed
+
+
+class IoU(MulticlassJaccardIndex):
+    """IoU of each class over all pixels seen, averaged over the classes that occur.
+
+    A class occurs when the labels or the predictions hold it. One that does not has no IoU: it is
+    left out of the mean and of :meth:`per_class`, instead of counting as 0 or NaN.
+
+    Args:
+        class_names: One name a class.
+    """
+
+    def __init__(self, class_names: tuple[str, ...]) -> None:
+        super().__init__(len(class_names), average="macro", ignore_index=IGNORE, validate_args=False)
+        self.class_names = class_names
+
+    def compute(self) -> Tensor:
+        """Mean IoU over the classes that occur, from 0 to 1."""
+        if not self.confmat.any():
+            raise DataError("no pixel of this set is labelled: every mask holds nothing but void")
+        return super().compute()
+
+    def per_class(self) -> dict[str, float]:
+        """IoU of each class that occurs, by name."""
+        counts = distributed.total(self.confmat)
+        hits = counts.diag()
+        union = counts.sum(0) + counts.sum(1) - hits
+        return {
+            name: float(hit / total)
+            for name, hit, total in zip(self.class_names, hits, union, strict=True)
+            if total > 0
+        }
+
+    def absent(self) -> list[str]:
+        """The classes that neither the labels nor the predictions hold."""
+        present = self.per_class()
+        return [name for name in self.class_names if name not in present]

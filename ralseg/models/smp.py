@@ -1,0 +1,334 @@
+"""Segmenters from segmentation-models-pytorch: every architecture, any encoder."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import segmentation_models_pytorch as smp
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ralseg.data.datamodule import SegmentationData
+from ralseg.errors import ConfigError
+from ralseg.models import encoders
+from ralseg.models.feature_cache import FeatureCache
+from ralseg.models.segmenter import Prediction, Segmenter
+
+Architecture = Literal[
+    "FPN", "Unet", "UnetPlusPlus", "MAnet", "Linknet", "PSPNet",
+    "PAN", "DeepLabV3", "DeepLabV3Plus", "UPerNet", "Segformer",
+]  # fmt: skip
+
+
+@lru_cache(maxsize=32)
+@torch.inference_mode(False)  # one that a test was the first to ask for may serve a training later
+def _upsampling_matrix(small: int, padded: int, kept: int, stride: int) -> Tensor:
+    """Linear interpolation from ``small`` to ``padded`` points (ends aligned), every ``stride``-th of ``kept``."""
+    position = torch.arange(0, kept, stride, dtype=torch.float64) * (small - 1) / max(padded - 1, 1)
+    low = position.floor().long().clamp(max=max(small - 2, 0))
+    fraction = position - low
+    matrix = torch.zeros(len(position), small, dtype=torch.float64)
+    rows = torch.arange(len(position))
+    matrix[rows, low] = 1 - fraction
+    matrix[rows, (low + 1).clamp(max=small - 1)] += fraction
+    return matrix.float()
+
+
+class SmpPrediction(Prediction):
+    """A prediction that keeps the decoder's last map: dropout samples repeat only what comes after it.
+
+    Args:
+        segmenter: The segmenter, in evaluation mode.
+        image: [b, 3, H, W] uint8.
+        decoded: [b, D, ?, ?] the decoder's last map, without dropout.
+    """
+
+    segmenter: "SmpSegmenter"
+
+    def __init__(self, segmenter: "SmpSegmenter", image: Tensor, decoded: Tensor) -> None:
+        self._decoded = decoded
+        super().__init__(segmenter, image, self._finished(segmenter, image, decoded))
+
+    @staticmethod
+    def _finished(segmenter: "SmpSegmenter", image: Tensor, decoded: Tensor) -> Tensor:
+        height, width = image.shape[-2:]
+        return segmenter.upsample(segmenter.classify(decoded), height, width, segmenter.label_stride)
+
+    def embedding(self) -> Tensor:
+        """The decoder's last map, without what lies over padding: [b, D, ~H / factor, ~W / factor]."""
+        factor = self.segmenter.upsampling
+        height, width = (-(-size // factor) for size in self.image.shape[-2:])
+        return self._decoded[..., :height, :width]
+
+    def sampled(self, samples: int, seeds: list[int]) -> Iterator[Tensor]:
+        """Logits under random dropout of whole channels of the decoder's last map."""
+        drop = self.segmenter.dropout
+        if not 0 < drop < 1:
+            raise ConfigError(f"BALD samples the decoder's dropout, but model.dropout is {drop}")
+        channels = self._decoded.shape[1]
+        drawn = [torch.rand(samples, channels, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        for kept in (torch.stack(drawn, 1) >= drop)[..., None, None]:
+            thinned = self._decoded * (kept / (1 - drop)).to(self._decoded)
+            yield self._finished(self.segmenter, self.image, thinned)
+
+
+class SmpSegmenter(Segmenter):
+    """Any architecture of segmentation-models-pytorch around any of its encoders.
+
+    Args:
+        class_names: Names of the classes; the command line takes them from the data.
+        arch: The architecture.
+        encoder: Encoder name of segmentation-models-pytorch (paper: resnet50).
+        encoder_weights: ``imagenet`` (downloaded), ``efficientnet_lite0`` (installed by pip),
+            ``none``, or a file of weights for this encoder.
+        decoder: Further options of the architecture as segmentation-models-pytorch names them,
+            ``{decoder_channels: 64}`` for example.
+        dropout: Dropout of whole channels before the last layer; BALD samples from it.
+        freeze_encoder: Train the decoder only.
+        cache_features: With a frozen encoder, compute its features once an image for the whole run.
+        feature_cache_gb: How many GB of features are kept in RAM; the rest goes to disk.
+        options: Options of every :class:`Segmenter`.
+
+    Example:
+        >>> net = SmpSegmenter(("road", "sky"), arch="UPerNet", encoder="tu-test_resnet", encoder_weights="none")
+        >>> net.eval()(torch.zeros(1, 3, 64, 96, dtype=torch.uint8)).shape
+        torch.Size([1, 2, 64, 96])
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        class_names: tuple[str, ...],
+        arch: Architecture = "FPN",
+        encoder: str = "resnet50",
+        encoder_weights: str = "imagenet",
+        decoder: dict[str, Any] | None = None,
+        dropout: float = 0.2,
+        freeze_encoder: bool = False,
+        cache_features: bool = False,
+        feature_cache_gb: float = 4.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(class_names, **options)
+        if cache_features and not freeze_encoder:
+            raise ConfigError("model.cache_features needs model.freeze_encoder: a trained encoder's features change")
+        self.arch, self.encoder_name, self.dropout = arch, encoder, dropout
+        self.decoder_options = dict(decoder or {})
+        self.freeze_encoder, self.cache_features = freeze_encoder, cache_features
+        self._feature_cache_bytes = int(feature_cache_gb * 1e9)
+        self.net: Any = self._build(encoder_weights)
+        if freeze_encoder:
+            self.net.encoder.requires_grad_(False).eval()
+        mean, std = encoders.normalisation(encoder)
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1) * 255, persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1) * 255, persistent=False)
+        self.features: FeatureCache | None = None
+        self.train()
+
+    def _build(self, weights: str) -> Any:
+        from_hub = "imagenet" if weights == "imagenet" else None
+        options = dict(self.decoder_options)
+        if self.arch == "FPN":  # the one decoder that ends with a dropout of its own
+            options.setdefault("decoder_dropout", self.dropout)
+        try:
+            net = getattr(smp, self.arch)(
+                self.encoder_name, encoder_weights=from_hub, classes=len(self.class_names), **options
+            )
+        except KeyError as error:
+            raise ConfigError(f"model.encoder={self.encoder_name!r}: {error.args[0]}") from error
+        except TypeError as error:
+            raise ConfigError(
+                f"model.decoder={self.decoder_options} does not fit model.arch={self.arch}: {error}"
+            ) from error
+        except (OSError, RuntimeError) as error:
+            if from_hub is None:
+                raise ConfigError(
+                    f"model.arch={self.arch} with model.encoder={self.encoder_name!r}: {error}"
+                ) from error
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"model.encoder_weights=imagenet: the weights of {self.encoder_name} could not be downloaded "
+                f"({reason}); " + encoders.offline_alternatives(self.encoder_name)
+            ) from error
+        if weights == encoders.LITE0:
+            encoders.load_lite0(self.encoder_name, net.encoder)
+        elif weights not in ("imagenet", "none"):
+            encoders.load_file(Path(weights), net.encoder)
+        return net
+
+    def describe(self) -> dict[str, Any]:
+        """Architecture, encoder, decoder and classes."""
+        return {
+            "arch": self.arch,
+            "encoder": self.encoder_name,
+            "decoder": self.decoder_options,
+            "class_names": list(self.class_names),
+        }
+
+    def train(self, mode: bool = True) -> "SmpSegmenter":
+        """Set training mode; a frozen encoder keeps its statistics."""
+        if not self.freeze_encoder:
+            return super().train(mode)
+        # not through all modules of the encoder each time: the game changes mode several times a step
+        self.training = self.net.training = mode
+        self.net.decoder.train(mode)
+        self.net.segmentation_head.train(mode)
+        return self
+
+    # -- the network in parts ---------------------------------------------------------------------
+
+    @property
+    def upsampling(self) -> int:
+        """How many times larger the logits are than the decoder's last map."""
+        layer = self.net.segmentation_head[1]
+        return int(layer.scale_factor) if isinstance(layer, nn.Upsample) else 1
+
+    def encode(self, image: Tensor) -> list[Tensor]:
+        """The feature maps that the decoder reads: [B, 3, H, W] uint8 -> maps of growing stride.
+
+        Images of any size: they are padded at the bottom and right to a multiple of the encoder's stride.
+        """
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze_encoder):
+            pixels = (image.to(self.mean.dtype) - self.mean) / self.std
+            stride = max(self.net.encoder.output_stride, 32)
+            bottom, right = -image.shape[-2] % stride, -image.shape[-1] % stride
+            if bottom or right:
+                pixels = functional.pad(pixels, (0, right, 0, bottom), mode="replicate")
+            features: list[Tensor] = self.net.encoder(pixels)
+            return features[-4:] if self.arch == "FPN" else features  # what is not read need not be kept
+
+    def encoded(self, image: Tensor, index: Tensor, flipped: Tensor | None = None) -> list[Tensor]:
+        """As :meth:`encode`, with cached features where they are kept."""
+        return self.encode(image) if self.features is None else self.features(self.encode, image, index, flipped)
+
+    def decode(self, features: list[Tensor]) -> Tensor:
+        """The decoder up to and with dropout: [B, D, padded H / factor, padded W / factor]."""
+        decoded: Tensor = self.net.decoder(features)
+        if self.arch == "FPN":
+            return decoded
+        return functional.dropout2d(decoded, self.dropout, self.training)
+
+    def classify(self, decoded: Tensor) -> Tensor:
+        """The last convolution: [B, D, h, w] -> [B, C, h, w]."""
+        coarse: Tensor = self.net.segmentation_head[0](decoded)
+        return coarse
+
+    def upsample(self, coarse: Tensor, height: int, width: int, stride: int = 1) -> Tensor:
+        """The network's own bilinear upsampling, evaluated only where it is asked for."""
+        factor = self.upsampling
+        if factor == 1:
+            return coarse[..., :height:stride, :width:stride]
+        small_height, small_width = coarse.shape[-2:]
+        if stride == 1:
+            logits = functional.interpolate(coarse, scale_factor=factor, mode="bilinear", align_corners=True)
+            return logits[..., :height, :width]
+        rows = _upsampling_matrix(small_height, factor * small_height, height, stride).to(coarse)
+        columns = _upsampling_matrix(small_width, factor * small_width, width, stride).to(coarse)
+        return rows @ coarse @ columns.T
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Logits of every pixel: [B, 3, H, W] uint8 -> [B, C, H, W]."""
+        decoded = self.decode(self.encode(image))
+        return self.upsample(self.classify(decoded), image.shape[-2], image.shape[-1])
+
+    def logits(self, image: Tensor, index: Tensor, flipped: Tensor | None = None, stride: int = 1) -> Tensor:
+        """As :meth:`forward`, at every ``stride``-th pixel and with cached features where they are kept."""
+        decoded = self.decode(self.encoded(image, index, flipped))
+        return self.upsample(self.classify(decoded), image.shape[-2], image.shape[-1], stride)
+
+    def predict_batch(self, image: Tensor, index: Tensor) -> SmpPrediction:
+        """A prediction that shares encoder and decoder with its dropout samples."""
+        return SmpPrediction(self, image, self.decode(self.encoded(image, index)))
+
+    # -- the rest of a segmenter ------------------------------------------------------------------
+
+    def prepare(self, data: SegmentationData) -> None:
+        """Make room for cached features, where they are wanted."""
+        if self.cache_features and self.features is None:
+            if data.augmentation.crop is not None:
+                raise ConfigError("model.cache_features needs whole images: set data.crop to null")
+            self.features = FeatureCache(len(data.dataset), self._feature_cache_bytes)
+
+    def _trained_modules(self) -> list[nn.Module]:
+        modules = [self.net.decoder, self.net.segmentation_head]
+        return modules if self.freeze_encoder else [*modules, self.net.encoder]
+
+    def trained_tensors(self) -> list[Tensor]:
+        """Decoder and head; the encoder too where it trains."""
+        states = (module.state_dict(keep_vars=False) for module in self._trained_modules())
+        return [tensor for state in states for tensor in state.values() if tensor.is_floating_point()]
+
+    def statistics(self) -> list[Tensor]:
+        """None where the encoder is frozen: no other part has any that matter."""
+        return [] if self.freeze_encoder and self.arch == "FPN" else list(self.net.buffers())
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take weights; features of another encoder are forgotten."""
+        own = self.net.encoder.state_dict(prefix="net.encoder.")
+        is_same = all(key in state and torch.equal(tensor.cpu(), state[key].cpu()) for key, tensor in own.items())
+        if self.features is not None and not is_same:
+            self.features.clear()
+        self.load_state_dict(state)
+
+    def export(self, folder: Path) -> None:
+        """Write ``smp/``, which ``segmentation_models_pytorch.from_pretrained`` reads."""
+        self.net.save_pretrained(str(folder / "smp"))
+
+
+class FPNSegmenter(SmpSegmenter):
+    """The paper's segmenter: a feature pyramid network.
+
+    Args:
+        class_names: Names of the classes; the command line takes them from the data.
+        encoder: Encoder name of segmentation-models-pytorch (paper: resnet50).
+        encoder_weights: ``imagenet`` (downloaded), ``efficientnet_lite0`` (installed by pip),
+            ``none``, or a file of weights for this encoder.
+        pyramid_channels: Width of the pyramid.
+        segmentation_channels: Width of the segmentation branch, a multiple of 32.
+        dropout: Dropout of whole channels before the last layer; BALD samples from it.
+        freeze_encoder: Train the decoder only.
+        cache_features: With a frozen encoder, compute its features once an image for the whole run.
+        feature_cache_gb: How many GB of features are kept in RAM; the rest goes to disk.
+        options: Options of every :class:`Segmenter`.
+
+    Example:
+        >>> net = FPNSegmenter(("road", "sky"), encoder="tu-test_resnet", encoder_weights="none")
+        >>> net.eval()(torch.zeros(1, 3, 50, 70, dtype=torch.uint8)).shape
+        torch.Size([1, 2, 50, 70])
+    """
+
+    def __init__(
+        self,
+        class_names: tuple[str, ...],
+        encoder: str = "resnet50",
+        encoder_weights: str = "imagenet",
+        pyramid_channels: int = 256,
+        segmentation_channels: int = 128,
+        dropout: float = 0.2,
+        freeze_encoder: bool = False,
+        cache_features: bool = False,
+        feature_cache_gb: float = 4.0,
+        **options: Any,
+    ) -> None:
+        if segmentation_channels % 32:
+            raise ConfigError(f"model.segmentation_channels={segmentation_channels} must be a multiple of 32")
+        decoder = {
+            "decoder_pyramid_channels": pyramid_channels,
+            "decoder_segmentation_channels": segmentation_channels,
+        }
+        super().__init__(
+            class_names,
+            arch="FPN",
+            encoder=encoder,
+            encoder_weights=encoder_weights,
+            decoder=decoder,
+            dropout=dropout,
+            freeze_encoder=freeze_encoder,
+            cache_features=cache_features,
+            feature_cache_gb=feature_cache_gb,
+            **options,
+        )
