@@ -10,10 +10,10 @@ export MLFLOW_DISABLE_TELEMETRY ?= true
 # tests that need real CamVid run where it is found
 export RALSEG_CAMVID ?= $(abspath $(wildcard ../shared/data/camvid))
 
-.PHONY: help install demo dashboard test kills audit lint format bench clean
+.PHONY: help install demo dashboard test test-fast kills audit lint format bench clean
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 install: $(READY)  ## make .venv and install ralseg with the known versions
 
@@ -44,13 +44,17 @@ test: export OMP_NUM_THREADS ?= 1
 test: $(READY)  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
 
+test-fast: export OMP_NUM_THREADS ?= 1
+test-fast: $(READY)  ## the tests that take seconds, for while you work
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
 # what `make test` does in a shortened form
 kills: export OMP_NUM_THREADS ?= 1
 kills: $(READY)  ## twenty kills of each command, then SIGTERM and Ctrl-C: does every run end the same?
 	for command in fit acquire pretrain; do \
-	  $(BIN)/python tests/kills.py $$command --trials 20 && \
-	  $(BIN)/python tests/kills.py $$command --trials 5 --signal TERM --signal INT || exit 1; done
-	$(BIN)/python tests/kills.py compare --trials 5
+	  $(BIN)/python tests/support/kills.py $$command --trials 20 && \
+	  $(BIN)/python tests/support/kills.py $$command --trials 5 --signal TERM --signal INT || exit 1; done
+	$(BIN)/python tests/support/kills.py compare --trials 5
 
 audit:  ## known holes in the pinned packages, from the public database (needs the internet)
 	$(PYTHON) -m venv .audit

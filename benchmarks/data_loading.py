@@ -10,13 +10,11 @@ import time
 
 import torch
 
-from ralseg.data import SyntheticStreets
-from ralseg.data.module import SegmentationData
+from ralseg.data import SegmentationData, SplitSizes, SyntheticStreets
 from ralseg.data.samples import Batch
-from ralseg.data.splits import SplitSizes
-from ralseg.encoders import LITE0, LITE0_ENCODER
-from ralseg.regions import GridShape
-from ralseg.segmenter import FPNSegmenter, masked_cross_entropy
+from ralseg.models import FPNSegmenter
+from ralseg.models.encoders import LITE0, LITE0_ENCODER
+from ralseg.models.segmenter import masked_cross_entropy
 
 REPEATS = 3
 TARGET = 1.15
@@ -38,7 +36,7 @@ def main() -> None:
     print(f"{'images':>10} {'crop':>10} {'bare s':>8} {'loader s':>9} {'ratio':>6}   target at most {TARGET}")
     for (height, width), crop in (((128, 192), None), ((360, 480), (224, 224))):
         dataset = SyntheticStreets(num_train=48, num_val=1, num_test=1, height=height, width=width)
-        data = SegmentationData(dataset, SplitSizes(2, 40), grid=GridShape(4, 6), batch_size=8, crop=crop)
+        data = SegmentationData(dataset, SplitSizes(2, 40), batch_size=8, crop=crop)
         data.setup()
         loader = data.train_dataloader()
         in_ram = [Batch(*map(torch.clone, batch)) for batch in loader]  # also fills the cache

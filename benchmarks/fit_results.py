@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ralseg.curves import area, compare, episodes_before, final_gain, finished_rounds, validation_games
+from ralseg.engine.learning_curves import area, compare, episodes_before, final_gain, finished_rounds, validation_games
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 

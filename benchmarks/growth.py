@@ -16,17 +16,16 @@ from pathlib import Path
 
 import torch
 
-from ralseg.data import SyntheticStreets
-from ralseg.data.module import SegmentationData
-from ralseg.data.splits import SplitSizes
-from ralseg.encoders import LITE0, LITE0_ENCODER
-from ralseg.features import RegionFeatures
-from ralseg.ledger import RegionLedger
-from ralseg.query import QueryNetwork
-from ralseg.regions import GridShape
-from ralseg.replay import ReplayBuffer, StepMemory
-from ralseg.representation import Observation, Representation, look_at_regions
-from ralseg.segmenter import FPNSegmenter
+from ralseg.acquisition import Observation
+from ralseg.acquisition.features import RegionFeatures
+from ralseg.acquisition.representation import Representation
+from ralseg.acquisition.scanner import Scan, scan
+from ralseg.agents import DQN
+from ralseg.agents.replay import StepMemory
+from ralseg.data import SegmentationData, SplitSizes, SyntheticStreets
+from ralseg.labels import GridLayout, RegionLedger
+from ralseg.models import FPNSegmenter
+from ralseg.models.encoders import LITE0, LITE0_ENCODER
 
 REPEATS = 3
 
@@ -69,9 +68,9 @@ def measure(size: Size) -> dict:
     ledger.add(torch.randperm(regions)[: size.labelled], 0)
     histogram, truth = shares(candidates, size.classes), shares(size.labelled, size.classes)
     found = RegionFeatures(histogram, torch.rand(candidates, 192), torch.rand(candidates, 3))
-    query = QueryNetwork(use_state=False)
-    query.build(tuple(map(str, range(size.classes))), 1, seed=0)
-    state, memory = torch.empty(0, 0), ReplayBuffer(3200)
+    agent = DQN(use_state=False, replay_size=3200)
+    agent.build(tuple(map(str, range(size.classes))), num_state_regions=1, steps_per_episode=1, seed=0)
+    state = torch.empty(0, 0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     def observed(kind: str) -> torch.Tensor:
@@ -83,9 +82,9 @@ def measure(size: Size) -> dict:
         "pools": lambda: ledger.draw_pools(size.K, size.N, torch.Generator().manual_seed(0)),
         "features without KL": lambda: observed("3H"),
         "features with KL": lambda: observed("3H+KL"),
-        "query": lambda: query(seen),
-        "replay": lambda: memory.add(StepMemory(state, actions[:, 0], 0.0, 1.0, state, actions)),
-        "minibatch": lambda: query.draw_minibatch(memory, torch.Generator().manual_seed(0)),
+        "query": lambda: agent.policy.scores(seen, torch.Generator()),
+        "replay": lambda: agent.replay.add(StepMemory(state, actions[:, 0], 0.0, 1.0, state, actions)),
+        "minibatch": lambda: agent.draw(torch.Generator().manual_seed(0)),
     }
     seconds = {}
     for part, run in parts.items():
@@ -102,14 +101,12 @@ def measure(size: Size) -> dict:
 def look_at_pool(num_images: int) -> dict:
     """Memory after looking at two regions in each of so many large images: its own, and what maps files (Linux)."""
     dataset = SyntheticStreets(num_images + 2, 1, 1, 1024, 2048)
-    data = SegmentationData(dataset, SplitSizes(1, 1), grid=GridShape(8, 16), eval_batch_size=1, cache_gb=0.01)
+    data = SegmentationData(dataset, SplitSizes(1, 1), layout=GridLayout(8, 16), eval_batch_size=1, cache_gb=0.01)
     data.setup()
     segmenter = FPNSegmenter(data.class_names, LITE0_ENCODER, LITE0, 64, 32)
-    images = data.splits.acquisition_set
-    regions = torch.arange(len(images)) * data.grid.cells
-    found = look_at_regions(
-        segmenter, data.images, images, data.grid, "3H", torch.cat([regions, regions + 7]), data.eval_batch_size
-    )
+    regions = data.regions("acquisition_set")
+    two_each = torch.cat([regions.of_image(image)[[0, 7]] for image in range(num_images)])
+    found = scan(segmenter, regions, two_each, Scan("3H", batch_size=data.eval_batch_size))
     assert len(found.histogram) == 2 * num_images
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     own, cached = (int(status[key].split()[0]) / 1024 for key in ("RssAnon", "RssFile"))

@@ -19,17 +19,16 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ralseg.acquire import AcquireTrainer
-from ralseg.acquisition import SET, Acquisition
-from ralseg.baselines import RareBald
-from ralseg.checkpoints import read_checkpoint
+from ralseg.acquisition import Needs, Policy
+from ralseg.acquisition.heuristics import RareBald
 from ralseg.commands import AcquireCLI, quiet_console, run_cli
-from ralseg.files import write_atomically
-from ralseg.player import SegmenterPlayer
-from ralseg.policies import Needs, Policy
-from ralseg.shipped import find_config
+from ralseg.config import resolve_configs
+from ralseg.engine import AcquireTrainer
+from ralseg.engine.acquire_session import AcquireSession
+from ralseg.runtime.checkpoints import read_checkpoint
+from ralseg.runtime.files import write_atomically
 
-CLASSES = ("RareEntropy", "RareMargin", "TrueInfluence", "TrueRarity")
+CLASSES = ("RareEntropy", "RareMargin", "TrueRarity")
 BUDGETS = ("120", "240")
 DUSK, DAYS = "0001TP", ("0006R0", "0016E5")
 """Sequences of CamVid's train subset."""
@@ -37,16 +36,6 @@ POLICIES = (
     *("uniform", "entropy", "margin", "bald", "coreset", "class_balanced_entropy", "rare_bald"),
     *(f"benchmarks.headroom.{name}" for name in CLASSES),
 )
-
-
-class TrueInfluence(Policy):
-    """Takes what helps the reward set most, to first order, by the hidden labels."""
-
-    needs = Needs(measures=("true_influence",))
-
-    def scores(self, observation, generator) -> Tensor:
-        """What each region's labels are worth."""
-        return observation.measures["true_influence"]
 
 
 class TrueRarity(Policy):
@@ -79,20 +68,25 @@ class RareMargin(RareBald):
         return -observation.measures["margin"]
 
 
-class SeeingAcquisition(Acquisition):
+class SeeingSession(AcquireSession):
     """Shows the hidden labels of candidates to measures."""
 
-    def look_at(self, pools, needs, picks=1, labels=None):
+    def look_at(self, pools, picks, needs, labels=None):
         """Look with open eyes."""
-        return super().look_at(pools, needs, picks, self.data.oracle(SET).label(pools.flatten()))
+        return super().look_at(pools, picks, needs, self.oracle.label(pools.flatten()))
 
 
 class SeeingTrainer(AcquireTrainer):
-    """Acquires with :class:`SeeingAcquisition`."""
+    """Acquires with :class:`SeeingSession`."""
 
-    def _make_acquisition(self, player, data):
-        honest = super()._make_acquisition(player, data)
-        return SeeingAcquisition(honest.config, data, player, honest.oracle, honest.policy, honest.policy_identity)
+    def play(self, module, data, open_session, resume):
+        """Play the session that sees in place of the honest one."""
+
+        def see() -> SeeingSession:
+            honest = open_session()
+            return SeeingSession(honest.config, data, module, honest.oracle, honest.policy, honest.policy_identity)
+
+        return super().play(module, data, see, resume)
 
 
 def theta_0(seed: int) -> str:
@@ -126,11 +120,11 @@ def acquire(policy: str, seed: int, folder: Path, splits: Path, options: list[st
     """Acquire with a policy, or go on with it; its scores by budget."""
     report = folder / "result.json"
     if not report.is_file():
-        arguments = ["acquire", "--config", find_config("camvid_cpu_acquire.yaml"), "--policy", policy]
+        arguments = ["acquire", "--config", "camvid_cpu_acquire.yaml", "--policy", policy]
         arguments += ["--data.splits", str(splits), "--trainer.acquisition.budgets", f"[{','.join(BUDGETS)}]"]
         arguments += ["--seed_everything", str(seed), "--trainer.acquisition.initial_weights", theta_0(seed)]
         arguments += ["--trainer.default_root_dir", str(folder), "--trainer.logger", "false", "--ckpt", "last"]
-        run_cli(AcquireCLI, SegmenterPlayer, SeeingTrainer, arguments + options)
+        run_cli(AcquireCLI, SeeingTrainer, resolve_configs(arguments + options))
     scores: dict = json.loads(report.read_text())["budgets"]
     return scores
 

@@ -18,8 +18,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ralseg.encoders import LITE0, LITE0_ENCODER
-from ralseg.segmenter import FPNSegmenter, predicted_classes
+from ralseg.models import FPNSegmenter
+from ralseg.models.encoders import LITE0, LITE0_ENCODER
+from ralseg.models.segmenter import predicted_classes
 
 REPEATS = 3
 CLASSES = tuple(map(str, range(11)))

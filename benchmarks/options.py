@@ -5,6 +5,9 @@
 
 Each variant changes one thing of a base (the paper's algorithm, or paired blocks) and is trained with three
 seeds; each trained policy plays greedy games from theta_0s that it has not seen, with common random numbers.
+
+Rows of options.csv whose variant is not in VARIANTS are of options that no longer exist; the table shows them as they
+were measured, and they cannot be run again.
 """
 
 import argparse
@@ -12,83 +15,77 @@ import csv
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ralseg import curves
-from ralseg.al_trainer import ActiveLearningTrainer
+from ralseg.agents import DQN, Agent, PairedBlocks
 from ralseg.cli import quiet_libraries
 from ralseg.commands import quiet_console
-from ralseg.data import SyntheticStreets
-from ralseg.data.module import SegmentationData
-from ralseg.data.splits import SplitSizes
-from ralseg.encoders import LITE0, LITE0_ENCODER
-from ralseg.game import GameConfig, RewardConfig
-from ralseg.query import QueryNetwork
-from ralseg.ralis import Ralis
-from ralseg.regions import GridShape
-from ralseg.segmenter import FPNSegmenter
-from ralseg.trainer import RunTrainer
+from ralseg.data import SegmentationData, SplitSizes, SyntheticStreets
+from ralseg.engine import FitTrainer, Game, RunTrainer
+from ralseg.engine.learning_curves import validation_metrics
+from ralseg.models import FPNSegmenter
+from ralseg.models.encoders import LITE0, LITE0_ENCODER
 
 CSV = Path(__file__).with_name("options.csv")
 SEEDS = (0, 1, 2)
 WEIGHTS = Path(tempfile.gettempdir()) / "ralseg-options-theta_0"
-EPISODES, PLAYS = 24, 6
+EPISODES, STEPS, PLAYS = 24, 8, 6
 
-DQN: dict[str, Any] = {
-    "query": {"replay_size": 600, "optimizer": lambda p: torch.optim.Adam(p, lr=5e-4, weight_decay=1e-3)},
-    "game": {"block": ["policy"], "epsilon_decay": 60.0},
-    "reward": {"scale": 100.0},
-    "thetas": 1,
+
+def paper(**options: Any) -> Agent:
+    """The paper's algorithm, its rewards in points."""
+    fixed: dict[str, Any] = {"epsilon_decay": 60.0, "reward_scale": 100.0}
+    return DQN(**(fixed | options), optimizer=lambda p: torch.optim.Adam(p, lr=5e-4, weight_decay=1e-3))
+
+
+def blocks(**options: Any) -> Agent:
+    """Regression on paired blocks."""
+    return PairedBlocks(batch_size=768, **options, optimizer=lambda p: torch.optim.Adam(p, lr=3e-3))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An agent, and what of the game is not as in the others."""
+
+    agent: Callable[[], Agent]
+    average: float = 1.0
+    thetas: int = 1
+    reward_images: int | None = None
+
+
+VARIANTS = {
+    "paper": Variant(paper),
+    "paper + double DQN as written in the paper": Variant(partial(paper, double_dqn="paper")),
+    "paper + Huber loss": Variant(partial(paper, loss="huber")),
+    "paper + 4 updates a step": Variant(partial(paper, updates_per_step=4)),
+    "paper + gamma 0.9": Variant(partial(paper, gamma=0.9)),
+    "paper + 4-step returns": Variant(partial(paper, n_steps=4)),
+    "paper + Monte-Carlo returns": Variant(partial(paper, n_steps=STEPS)),
+    "paper + standardised features": Variant(partial(paper, standardise=True)),
+    "paper + entropy prior": Variant(partial(paper, standardise=True, prior_weight=0.5)),
+    "paper - state path": Variant(partial(paper, use_state=False)),
+    "paper - gate": Variant(partial(paper, use_gate=False)),
+    "paper + three theta_0s": Variant(paper, thetas=3),
+    "paper + half of the reward set": Variant(paper, reward_images=12),
+    "paper + averaged weights": Variant(paper, average=0.25),
+    "blocks": Variant(blocks, 0.25, 3),
+    "blocks - averaged weights": Variant(blocks, 1.0, 3),
+    "blocks - entropy prior": Variant(partial(blocks, prior_weight=0.0), 0.25, 3),
+    "blocks - shrinkage": Variant(partial(blocks, shrinkage=0.0), 0.25, 3),
 }
-BLOCKS: dict[str, Any] = {
-    "query": {
-        "features": "summary", "standardise": True, "use_state": False, "use_gate": False, "linear": True,
-        "batch_norm": False, "prior_weight": 0.5, "returns": "monte_carlo", "bootstrap": False, "credit": "step",
-        "gamma": 0.9, "batch_size": 768, "updates_per_step": 4, "replay_size": 10**6, "shrinkage": 200.0,
-        "optimizer": lambda p: torch.optim.Adam(p, lr=3e-3),
-    },
-    "game": {
-        "block": ["entropy", "policy", *["perturbed"] * 4], "perturbation": 0.7,
-        "epsilon_start": 0.1, "epsilon_end": 0.05,
-    },
-    "reward": {"scale": 100.0, "baseline": "block", "normalise": True, "average": 0.25},
-    "thetas": 3,
-}  # fmt: skip
-VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "paper": (DQN, {}),
-    "paper + double DQN as written in the paper": (DQN, {"query": {"double_dqn": "paper"}}),
-    "paper + Huber loss": (DQN, {"query": {"loss": "huber"}}),
-    "paper + 4 updates a step": (DQN, {"query": {"updates_per_step": 4}}),
-    "paper + gamma 0.9": (DQN, {"query": {"gamma": 0.9}}),
-    "paper + 4-step returns": (DQN, {"query": {"returns": "n_step"}}),
-    "paper + 4-step returns, no bootstrap": (DQN, {"query": {"returns": "n_step", "bootstrap": False}}),
-    "paper + Monte-Carlo returns": (DQN, {"query": {"returns": "monte_carlo", "bootstrap": False}}),
-    "paper + standardised features": (DQN, {"query": {"standardise": True}}),
-    "paper + entropy prior": (DQN, {"query": {"standardise": True, "prior_weight": 0.5}}),
-    "paper - state path": (DQN, {"query": {"use_state": False}}),
-    "paper - gate": (DQN, {"query": {"use_gate": False}}),
-    "paper + three theta_0s": (DQN, {"thetas": 3}),
-    "paper + half of the reward set": (DQN, {"reward_images": 12}),
-    "paper + averaged weights": (DQN, {"reward": {"average": 0.25}}),
-    "paper + reward less its mean at the step": (DQN, {"reward": {"baseline": "step_mean", "normalise": True}}),
-    "paper + reward less a uniform twin's": (
-        DQN, {"game": {"block": ["uniform", "policy"]}, "reward": {"baseline": "uniform_twin"}},
-    ),
-    "blocks": (BLOCKS, {}),
-    "blocks - averaged weights": (BLOCKS, {"reward": {"average": 1.0}}),
-    "blocks - entropy prior": (BLOCKS, {"query": {"prior_weight": 0.0}}),
-    "blocks - shrinkage": (BLOCKS, {"query": {"shrinkage": 0.0}}),
-}  # fmt: skip
 
 
 def data(seed: int, reward_images: int | None = None) -> SegmentationData:
     """Small streets: 64x96 pixels in 24 regions."""
     streets = SyntheticStreets(num_train=47, num_val=24, num_test=1, height=64, width=96)
     return SegmentationData(
-        streets, SplitSizes(6, 40), grid=GridShape(4, 6), batch_size=12, reward_images=reward_images, seed=seed,
+        streets, SplitSizes(6, 40), batch_size=12, reward_images=reward_images, seed=seed,
         fit_on=["state_set", "train_set"], fit_images=8,
     )  # fmt: skip
 
@@ -125,29 +122,27 @@ def theta_0(seed: int) -> str:
     return str(path)
 
 
-def run(base: dict[str, Any], change: dict[str, Any], seed: int) -> dict[str, float]:
+def run(variant: Variant, seed: int) -> dict[str, float]:
     """Train a policy; its greedy games against uniform and entropy."""
     torch.manual_seed(seed)
-    query = QueryNetwork(**(base["query"] | change.get("query", {})))
-    players = Ralis(segmenter(optimizer=lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9)), query)
-    rules = base["game"] | change.get("game", {})
-    game = GameConfig(
-        budget=96, regions_per_step=12, pool_size=10,
+    agent, player = variant.agent(), segmenter(optimizer=lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9))
+    game = Game(
+        budget=STEPS * 12, regions_per_step=12, pool_size=10,
         episodes=EPISODES, validation_every=EPISODES, validation_plays=PLAYS,
-        initial_weights=[theta_0(i) for i in range(change.get("thetas", base["thetas"]))],
+        initial_weights=[theta_0(i) for i in range(variant.thetas)],
         validation_weights=[theta_0(i) for i in range(3, 3 + PLAYS)],
-        reward=RewardConfig(**(base["reward"] | change.get("reward", {}))), **rules,
+        weight_average=variant.average,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        trainer = ActiveLearningTrainer(game, **quiet(default_root_dir=folder, enable_checkpointing=False))
-        trainer.fit(players, datamodule=data(seed, change.get("reward_images")))
-    return curves.validation_metrics(trainer.fit_loop.play.history, 1)
+        trainer = FitTrainer(game, **quiet(default_root_dir=folder, enable_checkpointing=False))
+        trainer.fit(player, datamodule=data(seed, variant.reward_images), agent=agent)
+    return validation_metrics(trainer.fit_loop.session.history, 1)
 
 
 def table(rows: list[dict[str, str]]) -> str:
     """Mean and standard error over seeds, as Markdown."""
     lines = ["| variant | seeds | area | area - uniform | area - entropy |", "|---|---|---|---|---|"]
-    for name in VARIANTS:
+    for name in dict.fromkeys([*(row["variant"] for row in rows), *VARIANTS]):
         mine = [row for row in rows if row["variant"] == name]
         cells = []
         for key in ("validation/auc", "validation/auc_minus_uniform", "validation/auc_minus_entropy"):
@@ -170,10 +165,10 @@ def main() -> None:
     arguments = parser.parse_args()
     quiet_console()
     for seed in () if arguments.table else SEEDS:
-        for name, (base, change) in VARIANTS.items():
+        for name, variant in VARIANTS.items():
             if any(row["variant"] == name and row["seed"] == str(seed) for row in finished()):
                 continue
-            row = {"variant": name, "seed": seed, **run(base, change, seed)}
+            row = {"variant": name, "seed": seed, **run(variant, seed)}
             is_new = not CSV.is_file()
             with CSV.open("a", newline="") as file:
                 writer = csv.DictWriter(file, list(row))

@@ -20,20 +20,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from ralseg.al_trainer import ActiveLearningTrainer
+from ralseg.agents import DQN
+from ralseg.agents.replay import Minibatch
 from ralseg.commands import quiet_console
-from ralseg.data import SyntheticStreets
-from ralseg.data.module import SegmentationData
+from ralseg.data import SegmentationData, SplitSizes, SyntheticStreets
 from ralseg.data.samples import Batch
-from ralseg.data.splits import SplitSizes
-from ralseg.encoders import LITE0, LITE0_ENCODER
-from ralseg.game import GameConfig
-from ralseg.query import Minibatch, QueryNetwork
-from ralseg.ralis import Ralis
-from ralseg.randomness import stream
-from ralseg.regions import GridShape
-from ralseg.segmenter import FPNSegmenter
+from ralseg.engine import FitTrainer, Game
+from ralseg.labels import GridLayout
+from ralseg.models import FPNSegmenter
+from ralseg.models.encoders import LITE0, LITE0_ENCODER
+from ralseg.runtime.seeding import stream
 
 TARGET = 1.10
 ALL_THREADS = torch.get_num_threads()
@@ -46,7 +44,7 @@ class Size:
     name: str
     height: int
     width: int
-    grid: GridShape
+    layout: GridLayout
     segmenter: dict
     sets: tuple[int, int, int]  # state, train, reward
     regions_per_step: int
@@ -70,11 +68,11 @@ LITE0_CACHED = {
 RESNET50 = {"encoder": "resnet50", "encoder_weights": "none"}
 SMALL_DECODER = RESNET50 | {"pyramid_channels": 64, "segmentation_channels": 32, "label_stride": 2}
 SIZES = (
-    Size("demo, cached features", 128, 192, GridShape(4, 6), LITE0_CACHED, (10, 60, 40), 24, 10, 6, 5, None, 16, 1),
-    Size("CamVid, ResNet-50", 360, 480, GridShape(4, 6), RESNET50, (2, 6, 4), 8, 10, 1, 2, (224, 224), 4),
-    Size("Cityscapes, ResNet-50", 1024, 2048, GridShape(8, 16), RESNET50, (1, 1, 1), 4, 20, 1, 1, (256, 512), 1),
+    Size("demo, cached features", 128, 192, GridLayout(4, 6), LITE0_CACHED, (10, 60, 40), 24, 10, 6, 5, None, 16, 1),
+    Size("CamVid, ResNet-50", 360, 480, GridLayout(4, 6), RESNET50, (2, 6, 4), 8, 10, 1, 2, (224, 224), 4),
+    Size("Cityscapes, ResNet-50", 1024, 2048, GridLayout(8, 16), RESNET50, (1, 1, 1), 4, 20, 1, 1, (256, 512), 1),
 )
-CACHE = (360, 480, GridShape(4, 6))
+CACHE = (360, 480, GridLayout(4, 6))
 WITH_CACHE = Size(
     "ResNet-50, small decoder, frozen and cached", *CACHE,
     SMALL_DECODER | {"freeze_encoder": True, "cache_features": True}, (2, 6, 4), 8, 10, 2, 2, None, 4,
@@ -82,19 +80,19 @@ WITH_CACHE = Size(
 WITHOUT_CACHE = Size("the same, trained, no cache", *CACHE, SMALL_DECODER, (2, 6, 4), 8, 10, 1, 1, None, 4)
 
 
-def make(size: Size) -> tuple[SegmentationData, Ralis]:
-    """Data and players of a size."""
+def make(size: Size) -> tuple[SegmentationData, FPNSegmenter]:
+    """Data and segmenter of a size."""
     state, train, reward = size.sets
     dataset = SyntheticStreets(state + train + 1, reward, 1, size.height, size.width)
     data = SegmentationData(
         dataset,
         SplitSizes(state, train),
-        grid=size.grid,
+        layout=size.layout,
         batch_size=size.regions_per_step,
         eval_batch_size=size.eval_batch_size,
         crop=size.crop,
     )
-    return data, Ralis(FPNSegmenter(data.class_names, **size.segmenter), QueryNetwork())
+    return data, FPNSegmenter(data.class_names, **size.segmenter)
 
 
 class Played(NamedTuple):
@@ -103,42 +101,44 @@ class Played(NamedTuple):
     seconds: float
     parts: dict[str, float]
     shown: list[int]  # number of images with a candidate at each step
+    agent: DQN
     minibatch: Minibatch
 
 
-def play(size: Size, data: SegmentationData, ralis: Ralis, folder: str) -> Played:
+def play(size: Size, data: SegmentationData, segmenter: FPNSegmenter, folder: str) -> Played:
     """Play two episodes; the second one counts."""
     budget = size.steps * size.regions_per_step
-    game = GameConfig(budget, size.regions_per_step, size.pool_size, episodes=2, validation_plays=0)
-    trainer = ActiveLearningTrainer(
+    game = Game(budget, size.regions_per_step, size.pool_size, episodes=2, validation_plays=0)
+    trainer = FitTrainer(
         game, default_root_dir=folder, logger=False, enable_progress_bar=False, enable_model_summary=False,
         enable_checkpointing=False, accelerator="cpu",
     )  # fmt: skip
     times: list[float] = []
     shown: list[int] = []
-    loop = trainer.fit_loop
-    advance_start, advance_end = loop.on_advance_start, loop.on_advance_end
+    loop, agent = trainer.fit_loop, DQN()
+    advance, advance_end, scores = loop.advance, loop.on_advance_end, agent.policy.scores
 
     def start() -> None:
         times.append(-time.perf_counter())
-        advance_start()
-        pools = loop.play.observation.pools
-        shown.append(len(data.grid.image_of(pools).unique()))
+        advance()
 
     def end() -> None:
         advance_end()
         times[-1] += time.perf_counter()
 
-    loop.on_advance_start, loop.on_advance_end = start, end
-    trainer.fit(ralis, datamodule=data)
+    def seen(observation, generator) -> Tensor:
+        shown.append(len(data.regions("train_set").image_of(observation.pools).unique()))
+        return scores(observation, generator)
+
+    loop.advance, loop.on_advance_end, agent.policy.scores = start, end, seen
+    trainer.fit(segmenter, datamodule=data, agent=agent)
     # the first episode fills the caches; its first step also scores theta_0
-    minibatch = ralis.query.draw_minibatch(loop.play.replay, stream(0, "bench"))
-    return Played(sum(times[size.steps :]), dict(loop.play.seconds), shown[size.steps :], minibatch)
+    minibatch, seconds = agent.draw(stream(0, "bench")), dict(loop.session.seconds)
+    return Played(sum(times[size.steps :]), seconds, shown[size.steps :], agent, minibatch)
 
 
-def bare(size: Size, data: SegmentationData, ralis: Ralis, played: Played) -> dict[str, float]:
+def bare(size: Size, data: SegmentationData, segmenter: FPNSegmenter, played: Played) -> dict[str, float]:
     """Seconds of the same passes with nothing around them, by part."""
-    segmenter = ralis.segmenter
     stride, batch = segmenter.label_stride, size.eval_batch_size
 
     def forward(indices: list[int]) -> None:
@@ -158,7 +158,7 @@ def bare(size: Size, data: SegmentationData, ralis: Ralis, played: Played) -> di
         torch.zeros(size.regions_per_step, dtype=torch.bool),
     )
     optimizer = torch.optim.SGD([p for p in segmenter.parameters() if p.requires_grad], lr=1e-9)
-    query_optimizer = torch.optim.SGD(ralis.query.net.parameters(), lr=1e-9)
+    query_optimizer = torch.optim.SGD(played.agent.policy.net.parameters(), lr=1e-9)
     seconds = dict.fromkeys(("state", "candidates", "train", "reward", "learn"), 0.0)
 
     @contextmanager
@@ -182,7 +182,7 @@ def bare(size: Size, data: SegmentationData, ralis: Ralis, played: Played) -> di
             optimizer.step()
         with timed("learn"):
             query_optimizer.zero_grad()
-            ralis.query.batch_loss(played.minibatch).backward()
+            played.agent.batch_loss(played.minibatch).backward()
             query_optimizer.step()
     return seconds
 
@@ -190,12 +190,12 @@ def bare(size: Size, data: SegmentationData, ralis: Ralis, played: Played) -> di
 def measured(size: Size) -> dict:
     """Medians over the repeats: seconds of a step and of the bare passes, in all and by part."""
     torch.set_num_threads(size.threads or ALL_THREADS)
-    data, ralis = make(size)
+    data, segmenter = make(size)
     plays, passes = [], []
     for _ in range(size.repeats):
         with tempfile.TemporaryDirectory() as folder:
-            plays.append(play(size, data, ralis, folder))
-        passes.append(bare(size, data, ralis, plays[-1]))
+            plays.append(play(size, data, segmenter, folder))
+        passes.append(bare(size, data, segmenter, plays[-1]))
 
     def median(values: Iterable[float]) -> float:
         return statistics.median(values) / size.steps

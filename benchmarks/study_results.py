@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ralseg.statistics import Difference, Saving, paired_difference
-from ralseg.verdict import Table, Verdict, compare
+from ralseg.studies.statistics import Difference, Saving, paired_difference
+from ralseg.studies.tables import Table, Verdict, compare
 
 STUDY = Path(__file__).parent.parent / "docs" / "study"
 OURS = "learned"

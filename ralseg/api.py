@@ -1,4 +1,7 @@
-"""The library: what a notebook calls. The command line and studies end in the same Trainers."""
+"""The library: what a notebook calls.
+
+The command line and studies end in the same Trainers.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,17 @@ def pretrain(
 
     Returns:
         The checkpoint of the best epoch by mean IoU on the reward set.
+
+    Example:
+        >>> import tempfile, ralseg
+        >>> from ralseg.data import SyntheticStreets
+        >>> streets = SyntheticStreets(num_train=6, num_val=2, num_test=2, height=64, width=64)
+        >>> data = ralseg.SegmentationData(streets, ralseg.SplitSizes(state=1, train=2), layout=ralseg.GridLayout(2, 2))
+        >>> net = ralseg.FPNSegmenter(streets.class_names, encoder="tu-test_resnet", encoder_weights="none")
+        >>> quiet = {"accelerator": "cpu", "enable_progress_bar": False}
+        >>> pretrain(net, data, tempfile.mkdtemp(), max_epochs=1, **quiet).name  # doctest: +ELLIPSIS
+        best reward_set/miou ...
+        'best.ckpt'
     """
     RunTrainer(default_root_dir=folder, **_quiet(trainer)).pretrain(segmenter, data, ckpt)
     return run_folder.find_checkpoint(Path(folder), "best")
@@ -58,6 +72,20 @@ def test(
         ckpt: The checkpoint.
         folder: Where ``test.json`` goes.
         trainer: Options of Lightning's Trainer.
+
+    Example:
+        >>> import tempfile, ralseg
+        >>> from ralseg.data import SyntheticStreets
+        >>> streets = SyntheticStreets(num_train=6, num_val=2, num_test=2, height=64, width=64)
+        >>> data = ralseg.SegmentationData(streets, ralseg.SplitSizes(state=1, train=2), layout=ralseg.GridLayout(2, 2))
+        >>> net = ralseg.FPNSegmenter(streets.class_names, encoder="tu-test_resnet", encoder_weights="none")
+        >>> quiet = {"accelerator": "cpu", "enable_progress_bar": False}
+        >>> theta_0 = ralseg.pretrain(net, data, tempfile.mkdtemp(), max_epochs=1, **quiet)  # doctest: +ELLIPSIS
+        best reward_set/miou ...
+        >>> scores = test(net, data, str(theta_0), tempfile.mkdtemp(), **quiet)  # doctest: +ELLIPSIS
+        test set...
+        >>> 0 <= scores["test_set/miou"] <= 1
+        True
     """
     results = RunTrainer(default_root_dir=folder, **_quiet(trainer)).test(segmenter, datamodule=data, ckpt=ckpt)
     return {name: float(value) for name, value in results[0].items()}
@@ -85,6 +113,18 @@ def fit(
 
     Returns:
         The file of the learned policy alone.
+
+    Example:
+        >>> import tempfile, ralseg
+        >>> from ralseg.data import SyntheticStreets
+        >>> streets = SyntheticStreets(num_train=6, num_val=2, num_test=2, height=64, width=64)
+        >>> data = ralseg.SegmentationData(streets, ralseg.SplitSizes(state=1, train=2), layout=ralseg.GridLayout(2, 2))
+        >>> net = ralseg.FPNSegmenter(streets.class_names, encoder="tu-test_resnet", encoder_weights="none")
+        >>> quiet = {"accelerator": "cpu", "enable_progress_bar": False}
+        >>> game = ralseg.Game(budget=2, regions_per_step=1, pool_size=2, episodes=1, validation_plays=0)
+        >>> fit(ralseg.DQN(), net, data, game, tempfile.mkdtemp(), **quiet).name  # doctest: +ELLIPSIS
+        policy: ...
+        'policy.ckpt'
     """
     FitTrainer(game, default_root_dir=folder, **_quiet(trainer)).fit(segmenter, datamodule=data, agent=agent, ckpt=ckpt)
     return Path(folder) / POLICY
@@ -116,6 +156,21 @@ def acquire(
 
     Returns:
         What ``result.json`` holds; None where the run waits for labels.
+
+    Example:
+        >>> import tempfile, ralseg
+        >>> from ralseg.data import SyntheticStreets
+        >>> streets = SyntheticStreets(num_train=6, num_val=2, num_test=2, height=64, width=64)
+        >>> data = ralseg.SegmentationData(streets, ralseg.SplitSizes(state=1, train=2), layout=ralseg.GridLayout(2, 2))
+        >>> net = ralseg.FPNSegmenter(streets.class_names, encoder="tu-test_resnet", encoder_weights="none")
+        >>> quiet = {"accelerator": "cpu", "enable_progress_bar": False}
+        >>> rules = ralseg.AcquisitionConfig(budgets=[2], regions_per_step=2, pool_size=2)
+        >>> final = ralseg.FinalTraining(max_steps=1, validate_every=1)
+        >>> here = tempfile.mkdtemp()
+        >>> result = acquire("entropy", net, data, rules, final, folder=here, **quiet)  # doctest: +ELLIPSIS
+        best reward_set/miou ...
+        >>> list(result["budgets"])
+        ['2']
     """
     runner = AcquireTrainer(acquisition, final or FinalTraining(), default_root_dir=folder, **_quiet(trainer))
     chosen = str(policy) if isinstance(policy, Path) else policy
@@ -131,6 +186,11 @@ def compare(study: Any, report_only: bool = False) -> Path:
 
     Returns:
         The HTML page.
+
+    Example:
+        >>> import ralseg
+        >>> study = ralseg.Study(name="mine", methods={"uniform": "uniform", "bald": "bald"}, seeds=[0, 1, 2])
+        >>> page = compare(study)  # doctest: +SKIP
     """
     from ralseg.commands import load_study_data, run_acquire
     from ralseg.studies.report import PAGE
@@ -146,6 +206,18 @@ def load_segmenter(segmenter: Segmenter, path: str | Path) -> Segmenter:
     Args:
         segmenter: A network of the checkpoint's kind.
         path: A checkpoint of `pretrain` or of a final training.
+
+    Example:
+        >>> import tempfile, ralseg
+        >>> from ralseg.data import SyntheticStreets
+        >>> streets = SyntheticStreets(num_train=6, num_val=2, num_test=2, height=64, width=64)
+        >>> data = ralseg.SegmentationData(streets, ralseg.SplitSizes(state=1, train=2), layout=ralseg.GridLayout(2, 2))
+        >>> net = ralseg.FPNSegmenter(streets.class_names, encoder="tu-test_resnet", encoder_weights="none")
+        >>> quiet = {"accelerator": "cpu", "enable_progress_bar": False}
+        >>> theta_0 = ralseg.pretrain(net, data, tempfile.mkdtemp(), max_epochs=1, **quiet)  # doctest: +ELLIPSIS
+        best reward_set/miou ...
+        >>> load_segmenter(net, theta_0).training
+        False
     """
     segmenter.load_weights(read_checkpoint(Path(path)))
     return segmenter.eval()

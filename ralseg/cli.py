@@ -1,4 +1,4 @@
-"""The front door: `ralseg COMMAND ...`. Imports nothing heavy until a command needs it."""
+"""The front door: `ralseg COMMAND ...`, which imports nothing heavy until a command needs it."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Configuration files: shipped ones by their bare names, files that build on others, and values that cannot be meant."""
+"""Configuration files: shipped ones by bare name, files that build on others, and values that cannot be meant."""
 
 import reprlib
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def find_config(name: str, beside: Path | None = None) -> str:
         return name  # a path of the user's own: whoever reads it says what is wrong
     if path is None:
         close = get_close_matches(name.removesuffix(".yaml"), [key.removesuffix(".yaml") for key in shipped], 1)
-        hint = f"; did you mean {close[0]}.yaml?" if close else ""
+        hint = f"; did you mean {close[0]}.yaml?" if close else "."
         whole = [key for key in shipped if "/" not in key]
         raise ConfigError(
             f"--config {name}: neither a file here nor a shipped one{hint} Shipped are {', '.join(whole)}"
@@ -55,8 +55,13 @@ def load_config(name: str, beside: Path | None = None, below: tuple[str, ...] = 
         beside: The folder of the file that names it.
         below: The files that led here, to notice circles.
     """
-    path = Path(find_config(name, beside))
-    if str(path) in below:
+    try:
+        path = Path(find_config(name, beside))
+    except ConfigError as error:
+        if not below:
+            raise
+        raise ConfigError(f"{below[-1]}: `{BASE}` names {str(error).removeprefix('--config ')}") from None
+    if path.resolve() in [Path(earlier).resolve() for earlier in below]:
         raise ConfigError(f"{path}: builds on itself ({' -> '.join([*below, str(path)])}); take it out of `{BASE}`")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -111,7 +116,7 @@ def set_option(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 
 def resolve_configs(arguments: list[str]) -> list[str]:
-    """Replace the value of every ``--config`` / ``-c`` by a file or, where it builds on others, by all of it as YAML."""
+    """Replace the value of every ``--config`` by a file or, where it builds on others, by all of it as YAML."""
     resolved = list(arguments)
     for position, argument in enumerate(resolved):
         if argument in _CONFIG_OPTIONS and position + 1 < len(resolved):

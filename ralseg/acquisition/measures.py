@@ -23,7 +23,12 @@ BALD_SAMPLES = 20
 
 @dataclass(frozen=True)
 class RegionPredictions:
-    """A batch of images as the segmenter sees it, and which of their regions are asked about."""
+    """A batch of images as the segmenter sees it, and which of their regions are asked about.
+
+    Example:
+        >>> def share_of_first_class(seen: RegionPredictions) -> Tensor:
+        ...     return seen.mean(seen.logits.softmax(1)[:, 0])  # [r]
+    """
 
     prediction: Prediction  # of the b images
     regions: Regions  # how images are cut

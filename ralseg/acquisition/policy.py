@@ -21,6 +21,10 @@ class Needs:
         representation: Features of sub-actions, for a query network.
         state: Features of the state set too.
         looks: Look at the candidates at all; if not, there are no entropies and predicted classes either.
+
+    Example:
+        >>> Needs(measures=("margin",)).looks
+        True
     """
 
     measures: tuple[str, ...] = ()

@@ -40,7 +40,13 @@ class Episode:
 
 @dataclass(frozen=True)
 class PlayedStep:
-    """A step of a training episode as it was played, and what it brought."""
+    """A step of a training episode as it was played, and what it brought.
+
+    Example:
+        >>> step = PlayedStep(0, 3, 0.01, torch.zeros(0, 0), torch.zeros(2, 5, 8), torch.tensor([4, 0]))
+        >>> step.actions[torch.arange(2), step.picked].shape  # features of what was chosen
+        torch.Size([2, 8])
+    """
 
     member: int  # position of the episode in its block
     step: int
@@ -53,7 +59,19 @@ class PlayedStep:
 
 
 class LearnedPolicy(nn.Module, Policy):
-    """A policy with weights: what an agent trains, and what `ralseg acquire` reads from a checkpoint."""
+    """A policy with weights: what an agent trains, and what `ralseg acquire` reads from a checkpoint.
+
+    Example:
+        >>> class OneWeight(LearnedPolicy):
+        ...     def build(self, class_names, num_state_regions, seed):
+        ...         self.weight = nn.Parameter(torch.ones(()))
+        ...     def init_args(self):
+        ...         return {}
+        ...     def scores(self, observation, generator):
+        ...         return self.weight.detach() * observation.entropy
+        >>> OneWeight().description()["init_args"]
+        {}
+    """
 
     @abstractmethod
     def init_args(self) -> dict[str, Any]:
@@ -64,7 +82,7 @@ class LearnedPolicy(nn.Module, Policy):
         """Make the weights, once the number of classes and of state regions is known."""
 
     def fits(self) -> dict[str, Any]:
-        """What data must share with this policy, as plain values: ``class_names``, ``num_state_regions``, or neither."""
+        """What data must share with this policy, in plain values: class names, number of state regions."""
         return {}
 
     def description(self) -> dict[str, Any]:
@@ -86,6 +104,21 @@ class Agent(pl.LightningModule):
         policy: The policy that is learned.
         block: Who plays the episodes of a block, which share theta_0 and every random draw.
         teacher: Name of a measure that tells the worth of every candidate from its labels; None: nobody does.
+
+    Example:
+        >>> from ralseg.agents import QueryNetwork
+        >>> class Forgetful(Agent):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.policy = QueryNetwork("summary", use_state=False, use_gate=False)
+        ...     def configure_optimizers(self):
+        ...         return torch.optim.SGD(self.policy.parameters(), lr=0.1)
+        ...     def remember(self, step, following):
+        ...         pass
+        ...     def learn(self, optimizer):
+        ...         pass
+        >>> Forgetful().epsilon(training_steps=0)
+        0.0
     """
 
     policy: LearnedPolicy

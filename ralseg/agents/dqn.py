@@ -185,8 +185,8 @@ class DQN(QueryAgent):
             self._has_warned = True
             log.warning(
                 "after %d updates the query network's values have drifted: |Q| is up to %.3g, and no return of these "
-                "rewards can exceed %.3g. Regress returns instead of bootstrapping them (agent ralseg.PairedBlocks), or "
-                "try a smaller agent gamma",
+                "rewards can exceed %.3g. Regress returns instead of bootstrapping them (agent ralseg.PairedBlocks), "
+                "or try a smaller agent gamma",
                 *(self.updates, largest, possible),
             )
 

@@ -104,6 +104,13 @@ class QueryNetwork(LearnedPolicy):
         batch_norm: Normalise inside the network, as the paper does.
         prior: ``entropy``, ``margin`` or ``bald``: the heuristic that the policy starts from ("ours").
         prior_weight: Weight of the prior's standardised score. 0: none (paper).
+
+    Example:
+        >>> network = QueryNetwork("summary", use_state=False, use_gate=False, linear=True)
+        >>> network.build(("road", "sky"), num_state_regions=0, seed=0)
+        >>> seen = Observation(torch.zeros(0, 0), *(torch.zeros(3, 5), torch.zeros(3, 5, 11), *[torch.zeros(3, 5)] * 2))
+        >>> network.scores(seen, torch.Generator()).shape  # K = 3 pools of N = 5
+        torch.Size([3, 5])
     """
 
     net: TwoPathNetwork

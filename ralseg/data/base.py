@@ -23,6 +23,19 @@ class SegmentationDataset(ABC):
         colours: One RGB colour a class, for pictures.
         names: One unique name an image; splits are written in these names.
         subsets: The official subset of each image: ``train``, ``val`` or ``test``.
+
+    Example:
+        >>> class Black(SegmentationDataset):
+        ...     class_names, colours = ("night", "star"), ((0, 0, 0), (255, 255, 255))
+        ...     names, subsets = ["first", "second"], ["train", "test"]
+        ...     def image_size(self, index):
+        ...         return 4, 6
+        ...     def read_image(self, index):
+        ...         return np.zeros((4, 6, 3), np.uint8)
+        ...     def read_mask(self, index):
+        ...         return np.zeros((4, 6), np.uint8)
+        >>> len(Black())
+        2
     """
 
     class_names: tuple[str, ...]

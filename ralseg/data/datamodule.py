@@ -92,6 +92,12 @@ class SegmentationData(pl.LightningDataModule):
         num_workers: Processes that prepare samples. Once all is cached, 0 is usually fastest.
         seed: Seed of data order, augmentation and ``fit_images``. The command line links it to
             ``seed_everything``.
+
+    Example:
+        >>> data = SegmentationData(splits=SplitSizes(state=2, train=4), layout=GridLayout(2, 3))
+        >>> data.setup()
+        >>> len(data.regions("train_set"))  # 4 images of 2 x 3 regions
+        24
     """
 
     def __init__(
@@ -118,11 +124,12 @@ class SegmentationData(pl.LightningDataModule):
                 raise ConfigError(f"data.{key}={value} must be at least 1")
         if not 0 <= cache_gb < math.inf:
             raise ConfigError(f"data.cache_gb={cache_gb} must be a number of GB, 0 or more")
-        self.dataset = dataset
-        self.class_names = dataset.class_names
+        # the defaults stand for classes, so that the command line can show them; a library's caller gets objects
+        self.dataset = SyntheticStreets() if dataset is _DEFAULT_DATASET else dataset
+        self.class_names = self.dataset.class_names
         self._split_config = splits
         self._size = size
-        self.layout = layout
+        self.layout = GridLayout() if layout is _DEFAULT_LAYOUT else layout
         self.fit_on = list(fit_on)
         self.reward_images, self.fit_images = reward_images, fit_images
         self._shown: DataLoader[Batch] | None = None
@@ -145,6 +152,8 @@ class SegmentationData(pl.LightningDataModule):
     # -- what setup makes ------------------------------------------------------------------------
 
     splits: Splits
+    height: int
+    width: int
     images: TensorCache  # [3, H, W] uint8 each
     masks: MaskVault
 

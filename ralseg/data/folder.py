@@ -41,6 +41,9 @@ class Folder(FileDataset):
         root: Folder that holds ``images``, ``masks`` and ``dataset.yaml``. Default: ``RALSEG_FOLDER``.
     """
 
+    palette: readers.Palette | None
+    table: dict[int, int]
+
     def __init__(self, root: str | None = None) -> None:
         folder = find_root(root, "RALSEG_FOLDER", "Folder")
         self._describe(folder / DESCRIPTION)
@@ -62,7 +65,7 @@ class Folder(FileDataset):
         self.class_names = tuple(classes)
         ignore = description.get("ignore")
         palette = description.get("palette")
-        self.palette: readers.Palette | None = None
+        self.palette = None
         self.colours = _default_colours(len(classes))
         if palette is not None:
             self._read_palette(path, palette, ignore)

@@ -28,6 +28,10 @@ class SplitSizes:
             taken from ``train`` (Cityscapes, whose test labels are withheld), the subset ``val``.
         reward_from_train: Take the reward set from ``train`` instead of ``val``, as on Cityscapes.
         seed: Seed of the draw.
+
+    Example:
+        >>> SplitSizes(state=2, train=20).acquisition is None  # all that is left
+        True
     """
 
     state: int = 10

@@ -45,6 +45,10 @@ class FinalTraining:
             theta_0 was trained with.
         optimizer: Made for the trainable parameters.
         scheduler: Learning-rate schedule, stepped after each iteration.
+
+    Example:
+        >>> FinalTraining(max_steps=40, validate_every=20).keep
+        'best'
     """
 
     max_steps: int = 400

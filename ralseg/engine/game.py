@@ -69,7 +69,7 @@ def plan_episodes(game: Game, block: Sequence[str]) -> list[Episode]:
     """
     if not block or game.episodes % len(block):
         raise ConfigError(
-            f"trainer.game.episodes={game.episodes} must be a multiple of the {len(block)} episodes of the agent's block"
+            f"trainer.game.episodes={game.episodes} must be a multiple of the {len(block)} episodes of agent block"
         )
     plan: list[Episode] = []
     rounds = 0

@@ -1,4 +1,4 @@
-"""Is the policy better than chance? What greedy validation says, as numbers and as a picture."""
+"""Whether the policy is better than chance: what greedy validation says, as numbers and as a picture."""
 
 import math
 import statistics

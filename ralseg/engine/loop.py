@@ -21,6 +21,12 @@ class ActiveLearningLoop(_FitLoop):
     Args:
         trainer: The Trainer whose loop this is.
         base: The loop that it takes the place of.
+
+    Example:
+        >>> from ralseg.engine import FitTrainer
+        >>> trainer = FitTrainer(logger=False, enable_progress_bar=False, accelerator="cpu")
+        >>> isinstance(trainer.fit_loop, ActiveLearningLoop)
+        True
     """
 
     def __init__(self, trainer: pl.Trainer, base: _FitLoop) -> None:

@@ -1,5 +1,6 @@
 """Layouts: how images are cut into the regions that are labelled one by one."""
 
+import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -136,8 +137,8 @@ class Layout(ABC):
     def segment(self, pixels: Tensor) -> Tensor:
         """Number of the region that each pixel belongs to, from 0 without gaps: [3, H, W] -> [H, W] of int64."""
 
-    def check(self, height: int, width: int) -> None:
-        """Refuse images of this size before anything is cut; most layouts take any."""
+    def check(self, height: int, width: int) -> None:  # noqa: B027 - most layouts take any size
+        """Refuse images of this size before anything is cut."""
 
     def over(self, images: ImageSet) -> Regions:
         """The regions of a set of images."""
@@ -177,7 +178,7 @@ class SegmentedRegions(Regions):
         if numbers.shape != (self.images.height, self.images.width) or found.tolist() != list(range(len(found))):
             raise ConfigError(
                 f"data.layout {self._name}: image {position} is cut into regions {found.tolist()[:8]} on "
-                f"{tuple(numbers.shape)} pixels; segment() must number the pixels of the whole image from 0 without gaps"
+                f"{tuple(numbers.shape)} pixels; segment() must number the whole image's pixels from 0 without gaps"
             )
         return _Segments(numbers.to(torch.int16), torch.stack([_box(numbers == n) for n in found.tolist()]))
 
@@ -268,9 +269,11 @@ class SegmentedRegions(Regions):
         return torch.stack(means) if means else maps.new_empty(0, maps.shape[1])
 
     def description(self) -> list[Any]:
-        """The layout's name and a sum over its cut."""
-        sums = sum(int(cut.numbers.long().sum()) * (i + 1) for i, cut in enumerate(self._cuts))
-        return [self._name, len(self), self.images.height, self.images.width, sums]
+        """The layout's name and a checksum of its cut."""
+        checksum = 0
+        for cut in self._cuts:
+            checksum = zlib.crc32(cut.numbers.numpy().tobytes(), checksum)
+        return [self._name, len(self), self.images.height, self.images.width, checksum]
 
 
 def _box(belongs: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Oracles: whoever labels regions. The only way to the labels of an unlabelled region."""
+"""Oracles: whoever labels regions, and the only way to the labels of an unlabelled region."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,7 +16,12 @@ from ralseg.labels.vault import IGNORE, MaskVault
 
 
 class LabelsNeeded(RalsegError):
-    """Regions wait for people to label them. The run stops, and the same command goes on later: not a failure."""
+    """Regions wait for people to label them. The run stops, and the same command goes on later: not a failure.
+
+    Example:
+        >>> LabelsNeeded("24 regions wait for labels").exit_code
+        0
+    """
 
     exit_code = 0
 
@@ -46,7 +51,12 @@ class LabellingJob:
 
 @dataclass(frozen=True)
 class Answer:
-    """Labels that came back. Fewer regions than were asked for: the others may be asked for again later."""
+    """Labels that came back. Fewer regions than were asked for: the others may be asked for again later.
+
+    Example:
+        >>> len(Answer(torch.tensor([7]), torch.zeros(1, 32, 32, dtype=torch.uint8)).regions)
+        1
+    """
 
     regions: Tensor  # [k]
     labels: Tensor  # [k, *box_size] of uint8; 255 = ignore, and outside of the region
@@ -95,7 +105,17 @@ class Oracle(ABC):
 
 
 class MaskOracle(Oracle):
-    """Reveals the hidden masks of a set, region by region."""
+    """Reveals the hidden masks of a set, region by region.
+
+    Example:
+        >>> from ralseg.data import SegmentationData
+        >>> data = SegmentationData()
+        >>> data.setup()
+        >>> oracle = MaskOracle()
+        >>> oracle.open(data.labelling_job("train_set"))
+        >>> oracle.label(torch.tensor([0, 30])).shape == (2, *data.regions("train_set").box_size)
+        True
+    """
 
     def open(self, job: LabellingJob) -> None:
         """Refuse a set in which an image has no mask."""

@@ -77,7 +77,7 @@ class Prediction:
         self.segmenter, self.image, self.logits = segmenter, image, logits
 
     def embedding(self) -> Tensor:
-        """A map of features that covers the images: [b, D, ?, ?]. Class probabilities, where there is nothing better."""
+        """A map of features that covers the images: [b, D, ?, ?]; class probabilities, unless overridden."""
         return self.logits.softmax(1)
 
     def sampled(self, samples: int, seeds: list[int]) -> Iterator[Tensor]:

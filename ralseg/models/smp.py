@@ -1,9 +1,10 @@
 """Segmenters from segmentation-models-pytorch: every architecture, any encoder."""
 
+import inspect
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import segmentation_models_pytorch as smp
 import torch
@@ -20,6 +21,10 @@ Architecture = Literal[
     "FPN", "Unet", "UnetPlusPlus", "MAnet", "Linknet", "PSPNet",
     "PAN", "DeepLabV3", "DeepLabV3Plus", "UPerNet", "Segformer",
 ]  # fmt: skip
+_OWN_DROPOUT = {"FPN": "decoder_dropout", "PSPNet": "psp_dropout"}
+"""Decoders that end with a dropout of their own, and what it is called."""
+_OURS = {"self", "kwargs", "encoder_name", "encoder_weights", "in_channels", "classes", "activation", "aux_params"}
+"""Parameters of an architecture that are not the user's."""
 
 
 @lru_cache(maxsize=32)
@@ -132,15 +137,16 @@ class SmpSegmenter(Segmenter):
     def _build(self, weights: str) -> Any:
         from_hub = "imagenet" if weights == "imagenet" else None
         options = dict(self.decoder_options)
-        if self.arch == "FPN":  # the one decoder that ends with a dropout of its own
-            options.setdefault("decoder_dropout", self.dropout)
+        self._check_options(options)
+        if self.arch in _OWN_DROPOUT:
+            options.setdefault(_OWN_DROPOUT[self.arch], self.dropout)
         try:
             net = getattr(smp, self.arch)(
                 self.encoder_name, encoder_weights=from_hub, classes=len(self.class_names), **options
             )
         except KeyError as error:
             raise ConfigError(f"model.encoder={self.encoder_name!r}: {error.args[0]}") from error
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"model.decoder={self.decoder_options} does not fit model.arch={self.arch}: {error}"
             ) from error
@@ -159,6 +165,16 @@ class SmpSegmenter(Segmenter):
         elif weights not in ("imagenet", "none"):
             encoders.load_file(Path(weights), net.encoder)
         return net
+
+    def _check_options(self, options: dict[str, Any]) -> None:
+        """Refuse options that the architecture does not have: the library hands them on, and some encoders take any."""
+        known = set(inspect.signature(getattr(smp, self.arch).__init__).parameters) - _OURS
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            raise ConfigError(
+                f"model.decoder={options} does not fit model.arch={self.arch}: it has no option {unknown[0]!r}, but "
+                f"{', '.join(sorted(known))}"
+            )
 
     def describe(self) -> dict[str, Any]:
         """Architecture, encoder, decoder and classes."""
@@ -185,7 +201,7 @@ class SmpSegmenter(Segmenter):
     def upsampling(self) -> int:
         """How many times larger the logits are than the decoder's last map."""
         layer = self.net.segmentation_head[1]
-        return int(layer.scale_factor) if isinstance(layer, nn.Upsample) else 1
+        return int(cast(float, layer.scale_factor)) if isinstance(layer, nn.Upsample) else 1
 
     def encode(self, image: Tensor) -> list[Tensor]:
         """The feature maps that the decoder reads: [B, 3, H, W] uint8 -> maps of growing stride.
@@ -208,7 +224,7 @@ class SmpSegmenter(Segmenter):
     def decode(self, features: list[Tensor]) -> Tensor:
         """The decoder up to and with dropout: [B, D, padded H / factor, padded W / factor]."""
         decoded: Tensor = self.net.decoder(features)
-        if self.arch == "FPN":
+        if self.arch in _OWN_DROPOUT:
             return decoded
         return functional.dropout2d(decoded, self.dropout, self.training)
 

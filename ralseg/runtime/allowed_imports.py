@@ -1,4 +1,7 @@
-"""Which modules a configuration may import. A class path is code that runs, so nothing unknown is imported unasked."""
+"""Which modules a configuration may import.
+
+A class path is code that runs, so nothing unknown is imported unasked.
+"""
 
 import importlib
 import os

@@ -22,7 +22,7 @@ _BY_ALL = "every rank has met this"
 
 
 def size() -> int:
-    """Number of distributed."""
+    """Number of ranks."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
@@ -87,7 +87,7 @@ def is_reported_by_first(error: BaseException) -> bool:
 
 
 def total(tensor: Tensor) -> Tensor:
-    """The sum over distributed."""
+    """The sum over ranks."""
     if size() == 1:
         return tensor
     summed = tensor.detach().clone()
@@ -96,7 +96,7 @@ def total(tensor: Tensor) -> Tensor:
 
 
 def mean(tensor: Tensor) -> Tensor:
-    """The mean over distributed."""
+    """The mean over ranks."""
     return tensor if size() == 1 else total(tensor) / size()
 
 

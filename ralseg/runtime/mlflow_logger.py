@@ -34,7 +34,7 @@ def allowed_name(name: str) -> str:
 
 
 class RunLogger(Logger):
-    """Tells MLflow about a run without ever holding it up; see :class:`ralseg.post.Post`.
+    """Tells MLflow about a run without ever holding it up; see :class:`ralseg.runtime.mlflow_queue.Post`.
 
     Lightning's own logger stops the run when the store is away, waits for it when it is slow, and has no folder when
     it writes to a database.

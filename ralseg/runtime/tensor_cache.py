@@ -39,6 +39,10 @@ class TensorCache:
         folder: Where the file for the rest goes; the system's temporary folder by default.
     """
 
+    _ready: Tensor  # [num_items] whether each item has been made
+    _ram: Tensor
+    _disk: Tensor
+
     def __init__(
         self,
         make: Callable[[int], Tensor] | None,

@@ -1,4 +1,7 @@
-"""The figures of a report, each as SVG and PNG files. matplotlib is imported when the first one is drawn."""
+"""The figures of a report, each as SVG and PNG files.
+
+matplotlib is imported when the first one is drawn.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -21,6 +21,7 @@ Acquire = Callable[[dict[str, Any]], object]
 RESULT = "result.json"
 CELL = "cell.json"
 _WEIGHTS = "trainer.acquisition.initial_weights"
+_OWN = ("policy", "seed_everything", "ckpt", "trainer.default_root_dir")  # what a cell is, and where
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class Study:
         engine: ``local`` processes, SLURM by ``submitit``, or a ``ray`` cluster; see docs/scale.md.
         engine_options: Options of the engine, ``{slurm_partition: gpu, timeout_min: 600}``.
         retries: How often a cell that failed is tried again; it goes on where it was.
+
+    Example:
+        >>> study = Study(methods={"uniform": "uniform", "ours": ["a.ckpt", "b.ckpt"]}, seeds=[10, 11, 12])
+        >>> [study.policy("ours", seed) for seed in study.seeds]
+        ['a.ckpt', 'b.ckpt', 'a.ckpt']
     """
 
     name: str = "study"
@@ -68,9 +74,7 @@ class Study:
             raise ConfigError(f"seeds={self.seeds}: each may stand there once")
         if self.ours is not None and self.ours not in self.methods:
             raise ConfigError(f"ours={self.ours!r} is none of the methods: {', '.join(self.methods)}")
-        unknown = set(self.method_options) - set(self.methods)
-        if unknown:
-            raise ConfigError(f"method_options name {', '.join(sorted(unknown))}, which is none of the methods")
+        self._check_options()
         if self.jobs < 1:
             raise ConfigError(f"jobs={self.jobs} must be at least 1")
         if self.retries < 0:
@@ -80,6 +84,14 @@ class Study:
                 raise ConfigError(f"methods.{name} names no policy")
             if not name.replace("_", "").replace("-", "").replace(".", "").isalnum():
                 raise ConfigError(f"methods: the name {name!r} may hold letters, digits, '.', '-' and '_' only")
+
+    def _check_options(self) -> None:
+        unknown = set(self.method_options) - set(self.methods)
+        if unknown:
+            raise ConfigError(f"method_options name {', '.join(sorted(unknown))}, which is none of the methods")
+        for key in _OWN:
+            if any(key in options for options in (self.options, *self.method_options.values())):
+                raise ConfigError(f"options.{key}: the study itself says that of every cell; leave it out")
 
     def policy(self, method: str, seed: int) -> str:
         """The policy of a method that plays a seed."""
@@ -179,8 +191,10 @@ def make_cells(config: Study) -> list[Cell]:
         for method in config.methods:
             options: dict[str, Any] = {"trainer.logger": False, "trainer.enable_progress_bar": False}
             options |= config.options | config.method_options.get(method, {})
-            if "." in str(options.get("oracle", "")):
-                allowed_imports.check(str(options["oracle"]), "options.oracle")
+            oracle = options.get("oracle")
+            named = str(oracle.get("class_path") if isinstance(oracle, dict) else oracle)
+            if "." in named:
+                allowed_imports.check(named, "options.oracle")
             if config.initial_weights is not None:
                 options[_WEIGHTS] = config.initial_weights.format(seed=seed)
             policy = config.policy(method, seed)

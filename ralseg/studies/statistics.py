@@ -1,4 +1,4 @@
-"""Paired comparisons: how much better, how sure, and how many more seeds it would take. All by scipy."""
+"""Paired comparisons, all by scipy: how much better, how sure, and how many more seeds it would take."""
 
 import bisect
 import math

@@ -1,0 +1,44 @@
+"""A shortened form of ``kills.py``: real processes, really killed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+SCRIPT = Path(__file__).parents[1] / "support" / "kills.py"
+
+
+def kill(*arguments):
+    environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
+    command = [sys.executable, SCRIPT, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+FAULTS = [
+    "ralseg.labels.ledger.RegionLedger.add:6",  # chosen, but not yet labelled
+    "ralseg.agents.replay.ReplayBuffer.add:3",  # rewarded, but not yet remembered
+    "ralseg.runtime.checkpoints._keep:2",  # a checkpoint written, but not yet in its place
+    "ralseg.engine.fit_trainer.episode_table:2",  # an episode ended, but not yet noted
+    "ralseg.engine.fit_trainer.FitTrainer._write_policy:1",  # all played, but the policy not yet handed on
+]
+
+
+def test_a_game_that_is_killed_or_stopped_ends_like_one_that_was_not():
+    faults = [argument for fault in FAULTS for argument in ("--fault", fault)]
+    said = kill("fit", "--signal", "KILL", "--signal", "TERM", *faults)
+    assert said.count("the same") == 2 + len(FAULTS)
+
+
+@pytest.mark.parametrize(("command", "name"), [("acquire", "INT"), ("pretrain", "TERM")])
+def test_a_run_that_is_killed_or_stopped_ends_like_one_that_was_not(command, name):
+    said = kill(command, "--signal", "KILL", "--signal", name, "--seed", "4")
+    assert said.count("the same") == 2
+
+
+def test_a_study_that_is_killed_ends_like_one_that_was_not():
+    assert kill("compare", "--seed", "2").count("the same") == 1

@@ -1,0 +1,118 @@
+"""Small games: 36 regions in 6 images, played in seconds."""
+
+import csv
+from pathlib import Path
+
+import torch
+from support.data import small_data
+
+from ralseg.agents import DQN, Agent, PairedBlocks
+from ralseg.engine import AcquireTrainer, AcquisitionConfig, FinalTraining, FitTrainer, Game
+from ralseg.engine.modules import FitModule
+from ralseg.models import FPNSegmenter
+
+QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+
+
+class Killed(Exception):
+    """Stands for a process that is killed."""
+
+
+def game(**changes) -> Game:
+    """36 regions in 6 images; an episode labels 10 of them in steps of 4, 4 and 2."""
+    options = {
+        "budget": 10,
+        "regions_per_step": 4,
+        "pool_size": 3,
+        "episodes": 4,
+        "validation_plays": 2,
+        "validation_every": 2,
+    }
+    return Game(**(options | changes))
+
+
+def segmenter(seed=0, names=None, **changes) -> FPNSegmenter:
+    """A tiny FPN with a frozen encoder and cached features."""
+    torch.manual_seed(seed)
+    options = {
+        "encoder": "tu-test_resnet",
+        "encoder_weights": "none",
+        "pyramid_channels": 32,
+        "segmentation_channels": 32,
+        "freeze_encoder": True,
+        "cache_features": True,
+        "label_stride": 2,
+        "optimizer": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
+    }
+    return FPNSegmenter(names or small_data().class_names, **(options | changes))
+
+
+def dqn(**changes) -> DQN:
+    """The paper's agent, with a small batch and an exploration that soon ends."""
+    return DQN(**({"batch_size": 8, "epsilon_decay": 10.0} | changes))
+
+
+def blocks(**changes) -> PairedBlocks:
+    """Entropy and the policy play the same games."""
+    return PairedBlocks(**({"block": ["entropy", "policy"], "batch_size": 8} | changes))
+
+
+def play(folder, rules, agent: Agent | None = None, ckpt=None, data=None, model=None, **options) -> FitTrainer:
+    """Run a whole game and return its trainer; the session is ``trainer.fit_loop.session``."""
+    trainer = FitTrainer(rules, default_root_dir=str(folder), **(QUIET | options))
+    data = data or small_data(flip=True)
+    trainer.fit(model or segmenter(), datamodule=data, agent=agent or dqn(), ckpt=ckpt)
+    return trainer
+
+
+def module_of(trainer: FitTrainer) -> FitModule:
+    """The root module of a trainer that has played."""
+    return trainer.lightning_module
+
+
+def final(**changes) -> FinalTraining:
+    adam = {"optimizer": lambda p: torch.optim.AdamW(p, lr=1e-3)}
+    return FinalTraining(**({"max_steps": 4, "validate_every": 2} | adam | changes))
+
+
+def acquire(
+    folder, policy="entropy", data=None, oracle="masks", ckpt=None, options=None, args=None, model=None, **rules
+):
+    """Acquire 10 of 36 regions in steps of 4, 4 and 2; returns the trainer and its result."""
+    rules = {"budgets": [10], "regions_per_step": 4, "pool_size": 3} | rules
+    trainer = AcquireTrainer(
+        AcquisitionConfig(**rules), **({"final": final()} | QUIET | (options or {})), default_root_dir=str(folder)
+    )
+    return trainer, trainer.acquire(model or segmenter(), data or small_data(), policy, args, oracle, ckpt)
+
+
+def selected(folder: Path) -> list[tuple[str, ...]]:
+    """What `selection.csv` says was chosen."""
+    rows = list(csv.DictReader((folder / "selection.csv").open()))
+    return [(row["step"], row["image"], row["row"], row["column"]) for row in rows]
+
+
+def everything(trainer: FitTrainer) -> dict:
+    """All that a game depends on and leaves, but for the clock."""
+    state = trainer.fit_loop.session.state_dict()
+    for record in state["history"]:
+        record.pop("seconds")
+    state.pop("seconds")
+    weights = dict(trainer.lightning_module.state_dict())
+    return {"session": state, "weights": weights, "optimizers": [o.state_dict() for o in trainer.optimizers]}
+
+
+def assert_same(one, two, where=""):
+    """Equal to the last bit, in nested containers too; NaN equals NaN."""
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, two), where
+    elif isinstance(one, dict):
+        assert one.keys() == two.keys(), where
+        for key in one:
+            assert_same(one[key], two[key], f"{where}.{key}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(two), where
+        for position, (a, b) in enumerate(zip(one, two, strict=True)):
+            assert_same(a, b, f"{where}[{position}]")
+    else:
+        assert one == two or (one != one and two != two), where

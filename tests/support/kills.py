@@ -1,0 +1,305 @@
+"""Kills ralseg at random or chosen moments, resumes it, and looks whether the end is the same, bit by bit.
+
+    python tests/support/kills.py fit --trials 20        # SIGKILL at random moments, some trials twice
+    python tests/support/kills.py acquire --signal TERM  # SIGTERM: must save and leave with 143 within 10 s
+    python tests/support/kills.py fit --fault ralseg.agents.replay.ReplayBuffer.add:5  # at its fifth call
+
+Children are forked from this process, which has everything imported: a trial costs its run, not its start.
+`tests/runtime/test_kills.py` runs a shortened form.
+"""
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+
+from ralseg.cli import main
+from ralseg.engine.loop import saved_session
+from ralseg.runtime.checkpoints import read_checkpoint
+from ralseg.runtime.mlflow_queue import connect
+
+for heavy in ("mlflow.tracking", "ralseg.commands"):  # before the forks, once for all children
+    importlib.import_module(heavy)
+
+DATA = """
+data:
+  dataset:
+    class_path: ralseg.data.SyntheticStreets
+    init_args: {num_train: 14, num_val: 4, num_test: 3, height: 64, width: 96}
+  splits: {state: 2, train: 5}
+  layout: {class_path: ralseg.GridLayout, init_args: {rows: 2, columns: 3}}
+  batch_size: 4
+"""
+NET = (
+    "{encoder: tu-test_resnet, encoder_weights: none, pyramid_channels: 32, segmentation_channels: 32, label_stride: 2}"
+)
+FROZEN = NET.replace("}", ", freeze_encoder: true, cache_features: true}")
+PLAIN = "default_root_dir: run, enable_progress_bar: false, enable_model_summary: false, num_sanity_val_steps: 0"
+CONFIGS = {
+    "pretrain": f"trainer: {{{PLAIN}, max_epochs: 8, check_val_every_n_epoch: 2, log_every_n_steps: 1}}\n"
+    f"model: {{class_path: ralseg.FPNSegmenter, init_args: {NET}}}\n",
+    "fit": f"trainer: {{{PLAIN}, checkpoint_every: 3, game: {{budget: 10, regions_per_step: 4, pool_size: 3, "
+    "episodes: 2, validation_plays: 1, validation_every: 2}}\n"
+    f"model: {{class_path: ralseg.FPNSegmenter, init_args: {FROZEN}}}\n"
+    "agent: {class_path: ralseg.DQN, init_args: {batch_size: 8, replay_size: 20, epsilon_decay: 10.0}}\n",
+    "acquire": f"trainer: {{{PLAIN}, acquisition: {{budgets: [8, 18], regions_per_step: 4, pool_size: 2}}, "
+    "final: {max_steps: 6, validate_every: 2}}\n"
+    f"model: {{class_path: ralseg.FPNSegmenter, init_args: {FROZEN}}}\n",
+}
+ARGUMENTS = {
+    "pretrain": ["pretrain", "--config", "pretrain.yaml"],
+    "fit": ["fit", "--config", "fit.yaml"],
+    "acquire": ["acquire", "--config", "acquire.yaml", "--policy", "entropy"],
+    "compare": ["compare", "--config", "compare.yaml"],
+}
+COMPARE = "name: cut\nfolder: run\nacquire: acquire.yaml\nmethods: {uniform: uniform, margin: margin}\nseeds: [0]\n"
+
+
+def prepare(folder: Path) -> Path:
+    """A place to run in."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name, text in CONFIGS.items():
+        (folder / f"{name}.yaml").write_text(text + DATA)
+    (folder / "compare.yaml").write_text(COMPARE)
+    # making a new store takes MLflow longer than a step: here it is made once
+    store = folder.parents[1] / "mlflow.db"
+    if not store.is_file():
+        connect(f"sqlite:///{store}").create_experiment("ralseg", (folder.parents[1] / "artifacts").as_uri())
+    shutil.copy(store, folder / "mlflow.db")
+    return folder
+
+
+def start(command: str, folder: Path, resume: bool, fault: str | None = None) -> int:
+    """Fork a child that runs a command in ``folder``; its process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.chdir(folder)
+        os.setpgid(0, 0)
+        log = os.open("log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
+        if fault:
+            arm(fault)
+        code = main(ARGUMENTS[command] + (["--ckpt", "last"] if resume and command != "compare" else []))
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def arm(fault: str) -> None:
+    """Make the n-th call of a function, given as ``module.Class.name:n``, the end of this process."""
+    path, _, number = fault.rpartition(":")
+    owner_path, _, name = path.rpartition(".")
+    try:
+        owner: Any = importlib.import_module(owner_path)
+    except ModuleNotFoundError:
+        module, _, inner = owner_path.rpartition(".")
+        owner = getattr(importlib.import_module(module), inner)
+    original, left = getattr(owner, name), [int(number)]
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, counted)
+
+
+def finish(pid: int) -> int:
+    """The exit code of a child; minus the signal that killed it."""
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+# -- what must be the same -------------------------------------------------------------------------
+
+
+def content(folder: Path) -> dict[str, Any]:
+    """Everything that a run has left and that its seed determines: no seconds, no paths of this machine."""
+    found: dict[str, Any] = {}
+    for path in sorted((folder / "run").rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.suffix == ".ckpt" and ".previous" not in path.name:
+            found[name] = _plain(_of_checkpoint(read_checkpoint(path)), folder)
+        elif path.name in ("history.json", "result.json", "final.json", "splits.json"):
+            found[name] = _plain(json.loads(path.read_text()), folder)
+        elif path.is_file() and (path.suffix == ".csv" or "labels" in path.parts):
+            found[name] = path.read_bytes()
+    return found
+
+
+def _of_checkpoint(saved: dict[str, Any]) -> dict[str, Any]:
+    if "loops" not in saved:  # a policy alone
+        return saved
+    game = "session" in saved["loops"]["fit_loop"]["state_dict"]
+    names = ("state_dict", "optimizer_states", "lr_schedulers", "epoch", "global_step", "callbacks")
+    return {name: saved[name] for name in names} | {"session": saved_session(saved) if game else None}
+
+
+def _plain(value: Any, folder: Path) -> Any:
+    if isinstance(value, dict):
+        return {
+            str(key).replace(str(folder), ""): _plain(inner, folder)
+            for key, inner in value.items()
+            if key not in ("seconds", "command", "commit")
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(inner, folder) for inner in value]
+    return value.replace(str(folder), "") if isinstance(value, str) else value
+
+
+def difference(one: Any, two: Any, where: str = "") -> str | None:
+    """Where two contents differ first."""
+    if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
+        same = one.shape == two.shape and torch.equal(one.nan_to_num(), two.nan_to_num())
+        return None if same else where
+    if isinstance(one, dict) and isinstance(two, dict):
+        if one.keys() != two.keys():
+            return f"{where}: {sorted(one.keys() ^ two.keys())} stand in one only"
+        return next((d for key in one if (d := difference(one[key], two[key], f"{where}/{key}"))), None)
+    if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        pairs = enumerate(zip(one, two, strict=True))
+        return next((d for i, (a, b) in pairs if (d := difference(a, b, f"{where}[{i}]"))), None)
+    same = one == two or (one != one and two != two)
+    return None if same else f"{where}: {str(one)[:80]} became {str(two)[:80]}"
+
+
+# -- trials ----------------------------------------------------------------------------------------
+
+
+def run_trial(command: str, folder: Path, moments: list[float], number: int, fault: str | None) -> list[str]:
+    """Start in ``folder``, stop at each of the moments (or at the fault), then go on to the end; what went wrong.
+
+    Where the run is through before the first signal comes, all is done again with earlier ones.
+    """
+    prepare(folder)
+    problems = []
+    for turn, moment in enumerate(moments):
+        pid = start(command, folder, resume=turn > 0, fault=fault)
+        if not fault:
+            time.sleep(moment)
+            os.kill(pid, number)
+        if command == "compare" and not ends_within(pid, 25):
+            problems.append("cells lived on")
+        asked = time.monotonic()
+        code = finish(pid)
+        spent = time.monotonic() - asked
+        expected = -number if number == signal.SIGKILL else 128 + number
+        if code == 0 and not fault:
+            if turn == 0:
+                return run_trial(command, folder, [moment / 2 for moment in moments], number, fault)
+        elif code != expected:
+            problems.append(f"exit code {code} after {signal.Signals(number).name}")
+        if number != signal.SIGKILL and spent > 10:
+            problems.append(f"took {spent:.1f} s to leave")
+        if code == 128 + number and status_in_mlflow(folder) not in (None, "KILLED"):
+            problems.append(f"MLflow says {status_in_mlflow(folder)}")
+    code = finish(start(command, folder, resume=True))
+    if code != 0:
+        problems.append(f"the resumed run ended with {code}")
+    problems += [f"{path.name} was left" for path in folder.rglob(".*.part")]
+    return problems
+
+
+def ends_within(group: int, seconds: float) -> bool:
+    """Whether all processes of a killed group end by themselves; the first of them is waited for elsewhere."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        living = subprocess.run(["ps", "-o", "stat=", "-g", str(group)], capture_output=True, text=True).stdout.split()
+        if all(state.startswith("Z") for state in living):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def status_in_mlflow(folder: Path) -> str | None:
+    """How the run ended, as MLflow knows it, or will when it is next told."""
+    unsent = folder / "run/unsent.jsonl"
+    if unsent.is_file():
+        return str(json.loads(unsent.read_text().splitlines()[-1]).get("status"))
+    note = folder / "run/mlflow.json"
+    if not note.is_file():
+        return None
+    # not by MLflow's client, which would keep the store of an earlier trial in the same place
+    with contextlib.closing(sqlite3.connect(folder / "mlflow.db")) as store:
+        run = json.loads(note.read_text())["run_id"]
+        return str(store.execute("select status from runs where run_uuid = ?", [run]).fetchone()[0])
+
+
+def run_trials(command: str, trials: int, seed: int, names: list[str], faults: list[str], place: Path) -> int:
+    """All trials of a command, with one uninterrupted run to compare with; the number of those that went wrong."""
+    whole = prepare(place / "whole")
+    began = time.monotonic()
+    code = finish(start(command, whole, resume=False))
+    seconds = time.monotonic() - began
+    if code != 0:
+        print((whole / "log.txt").read_text(), file=sys.stderr)
+        raise SystemExit(f"the uninterrupted run of {command} ended with {code}")
+    expected, bad = content(whole), 0
+    print(f"{command}: uninterrupted {seconds:.1f} s, {len(expected)} files to compare", flush=True)
+    rng = random.Random(seed)
+    for name in names:
+        for _ in range(trials):
+            moments = [rng.uniform(0.02, 0.9) * seconds]
+            moments += [rng.uniform(0.02, 0.6) * seconds] if rng.random() < 0.4 else []
+            what = f"{name} at " + " and ".join(f"{moment:.2f} s" for moment in moments)
+            bad += try_once(command, place / "trial", expected, moments, name, None, what)
+    for fault in faults:
+        bad += try_once(command, place / "trial", expected, [0.0], "KILL", fault, fault)
+    return bad
+
+
+def try_once(
+    command: str, folder: Path, expected: dict[str, Any], moments: list[float], name: str, fault: str | None, what: str
+) -> bool:
+    """One trial; whether it went wrong."""
+    problems = run_trial(command, folder, moments, getattr(signal, f"SIG{name}"), fault)
+    different = difference(expected, content(folder))
+    problems += [different] if different else []
+    print(f"{command} {what}: {'; '.join(problems) or 'the same'}", flush=True)
+    if problems:
+        print((folder / "log.txt").read_text()[-3000:], flush=True)
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=list(ARGUMENTS))
+    parser.add_argument("--trials", type=int, default=1, help="of each signal")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--signal", choices=["KILL", "TERM", "INT"], action="append", default=[])
+    parser.add_argument("--fault", action="append", default=[])
+    asked = parser.parse_args()
+    signals = asked.signal or ([] if asked.fault else ["KILL"])
+    with tempfile.TemporaryDirectory() as place:
+        inner = Path(place) / "runs"
+        failed = run_trials(asked.command, asked.trials, asked.seed, signals, asked.fault, inner)
+    sys.exit(bool(failed))
