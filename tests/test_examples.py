@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,11 @@ def test_the_examples_of_a_module(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", [name for name in ralseg.__all__ if callable(getattr(ralseg, name))])
 def test_every_public_name_has_an_example(name):
     assert ">>> " in (getattr(ralseg, name).__doc__ or "")
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", (ROOT / "docs/plugins.md").read_text(), re.S))
+def test_a_part_in_the_documentation(block):
+    exec(compile(block, "docs/plugins.md", "exec"), {"__name__": "part_of_ones_own"})
 
 
 @pytest.mark.slow

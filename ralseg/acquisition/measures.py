@@ -89,7 +89,7 @@ def find_measure(name: str) -> Measure:
     """The measure of a name; an unknown one is an error that lists those there are."""
     if name not in MEASURES:
         close = get_close_matches(name, MEASURES, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = f"; did you mean {close[0]!r}?" if close else "."
         raise ConfigError(
             f"there is no measure {name!r}{hint} Measures are {', '.join(sorted(MEASURES))}; register one of your own "
             "with @ralseg.measure"

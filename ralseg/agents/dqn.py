@@ -105,7 +105,7 @@ class DQN(QueryAgent):
     def build(self, class_names: tuple[str, ...], num_state_regions: int, steps_per_episode: int, seed: int) -> None:
         """Make the query network and its target copy."""
         super().build(class_names, num_state_regions, steps_per_episode, seed)
-        self.steps_per_episode = steps_per_episode
+        self.steps_per_episode, self.episode = steps_per_episode, []
         with torch.random.fork_rng(devices=[]):
             self.target = self.policy.make_network()
         self.copy_to_target()

@@ -93,6 +93,11 @@ class PairedBlocks(QueryAgent):
         self.played: list[PlayedStep] = []  # of the block that is being played
         self.num_returns, self.sum_squares = 0, 0.0
 
+    def build(self, class_names: tuple[str, ...], num_state_regions: int, steps_per_episode: int, seed: int) -> None:
+        """Make the network, and forget what another game has left."""
+        super().build(class_names, num_state_regions, steps_per_episode, seed)
+        self.played, self.num_returns, self.sum_squares = [], 0, 0.0
+
     # -- playing ----------------------------------------------------------------------------------
 
     def player(self, episode: Episode, seed: int) -> Policy:

@@ -61,9 +61,10 @@ class QueryAgent(Agent):
         self.seed = 0
 
     def build(self, class_names: tuple[str, ...], num_state_regions: int, steps_per_episode: int, seed: int) -> None:
-        """Make the network."""
+        """Make the network, and forget what another game has left."""
         super().build(class_names, num_state_regions, steps_per_episode, seed)
-        self.seed = seed
+        self.replay, self.waiting = ReplayBuffer(self.replay_size), []
+        self.updates, self.loss, self.seed = 0, None, seed
 
     def train(self, mode: bool = True) -> "QueryAgent":
         """Networks stay in evaluation mode except within an update."""

@@ -130,6 +130,13 @@ class LabellingModule(pl.LightningModule):
         """Say in the file what segmenter it holds."""
         checkpoint["ralseg"] = {"version": __version__, "segmenter_of_game": self.segmenter.describe()}
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse to go on with a run of another segmenter, before its weights are touched."""
+        about = checkpoint.get("ralseg", {})
+        if "segmenter_of_game" not in about:
+            raise ConfigError("this checkpoint holds no game: `fit` and `acquire` cannot go on from it")
+        self.segmenter.check_fits({"ralseg": {"segmenter": about["segmenter_of_game"]}})
+
 
 class FitModule(LabellingModule):
     """Root module of `ralseg fit`: segmenter and agent, each with its optimizer.
@@ -182,6 +189,16 @@ class FitModule(LabellingModule):
         """Say in the file what segmenter and policy it holds."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["ralseg"] |= {"policy": self.agent.policy.description(), "policy_prefix": POLICY}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse to go on with a run of another segmenter, or of an agent whose policy is another."""
+        super().on_load_checkpoint(checkpoint)
+        saved, own = checkpoint["ralseg"].get("policy"), self.agent.policy.description()
+        if saved != own:
+            raise ConfigError(
+                f"the checkpoint is of an agent with another policy: {saved} there, {own} here; go on with the agent "
+                "in the run's config.yaml, or start anew in another trainer.default_root_dir"
+            )
 
 
 class WeightAverage:

@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,6 +88,7 @@ class Session(ABC):
         self.ledger = RegionLedger(len(self.regions))
         self.labels = RevealedLabels(self.regions)
         self._histograms = torch.zeros(0, len(data.class_names))
+        self._checksums: list[int] = []  # of the labels as they were given, to notice corrections
 
     # -- what the loop asks -----------------------------------------------------------------------
 
@@ -131,7 +133,7 @@ class Session(ABC):
         self.module.reset_training()
         self.ledger = RegionLedger(len(self.regions))
         self.labels = RevealedLabels(self.regions)
-        self._histograms = self._histograms[:0]
+        self._histograms, self._checksums = self._histograms[:0], []
         self.step, self.scores, self.seconds, self._observation = 0, [], {}, None
 
     def observe(self) -> Observation:
@@ -223,6 +225,7 @@ class Session(ABC):
         """Keep labels, and count their classes once."""
         self.labels.add(regions, labels)
         self._histograms = torch.cat([self._histograms, class_histogram(labels, len(self.data.class_names))])
+        self._checksums += [zlib.crc32(label.numpy().tobytes()) for label in labels]
 
     def receive(self, trained: Trained, miou: float) -> None:
         """Step 6: note the mean IoU."""
@@ -284,7 +287,7 @@ class Session(ABC):
             "initial_scores": dict(self.initial_scores),
             "seconds": dict(self.seconds),
             "ledger": self.ledger.state_dict(),
-            "histograms": self._histograms.clone(),
+            "checksums": list(self._checksums),
             "corrected": list(self.corrected),
             "average": self.module.average.state_dict(),
         }
@@ -295,9 +298,10 @@ class Session(ABC):
         self.initial_scores, self.corrected = state["initial_scores"], state["corrected"]
         self.module.average.load_state_dict(state["average"])
         self.ledger.load_state_dict(state["ledger"])
-        regions, self._histograms = self.ledger.labelled, self._histograms[:0]
+        regions, self._histograms, self._checksums = self.ledger.labelled, self._histograms[:0], []
         self._keep(regions, distributed.from_first(lambda: self.oracle.recall(regions)))
-        changed = regions[(self._histograms != state["histograms"]).any(1)].tolist()
+        checked = zip(regions.tolist(), self._checksums, state["checksums"], strict=True)
+        changed = [region for region, now, before in checked if now != before]
         if changed:
             log.warning("the labels of %d regions have been corrected since the checkpoint: %s", len(changed), changed)
             self.corrected = sorted({*self.corrected, *changed})

@@ -149,7 +149,7 @@ class Layout(ABC):
 class _Segments:
     """The cut of one image."""
 
-    numbers: Tensor  # [H, W] int16: the region of each pixel, from 0
+    numbers: Tensor  # [H, W] int32: the region of each pixel, from 0
     boxes: Tensor  # [n, 4]
 
 
@@ -180,7 +180,7 @@ class SegmentedRegions(Regions):
                 f"data.layout {self._name}: image {position} is cut into regions {found.tolist()[:8]} on "
                 f"{tuple(numbers.shape)} pixels; segment() must number the whole image's pixels from 0 without gaps"
             )
-        return _Segments(numbers.to(torch.int16), torch.stack([_box(numbers == n) for n in found.tolist()]))
+        return _Segments(numbers.to(torch.int32), torch.stack([_box(numbers == n) for n in found.tolist()]))
 
     def __len__(self) -> int:
         """Number of regions in all images."""

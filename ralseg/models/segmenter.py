@@ -64,6 +64,12 @@ def inverse_sqrt_weights(frequencies: Tensor) -> Tensor:
     return weights / (weights * frequencies).sum()
 
 
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """Nested plain values by their innermost names."""
+    inner = (_flat(value) if isinstance(value, dict) else {key: value} for key, value in values.items())
+    return {key: value for part in inner for key, value in part.items()}
+
+
 class Prediction:
     """What a segmenter says about a batch of images, and what else acquisition functions may ask it.
 
@@ -277,10 +283,11 @@ class Segmenter(pl.LightningModule):
         saved = checkpoint.get("ralseg", {}).get("segmenter")
         if not isinstance(saved, dict):
             raise ConfigError("this file is not a ralseg segmenter checkpoint (`ralseg pretrain` writes those)")
+        there, here = _flat(saved), _flat(self.describe())
         differing = [
-            f"{key}: {saved.get(key)!r} in the checkpoint, {value!r} here"
-            for key, value in self.describe().items()
-            if saved.get(key) != value
+            f"{key}: {there.get(key)!r} in the checkpoint, {here.get(key)!r} here"
+            for key in {**here, **there}
+            if there.get(key) != here.get(key)
         ]
         if differing:
             raise ConfigError("the checkpoint does not fit this model: " + "; ".join(differing))

@@ -32,7 +32,7 @@ def test_returns_of_dqn(horizon, values, discounts, scale):
     for step, after in zip(steps, [*steps[1:], None], strict=True):
         agent.remember(step, after and SimpleNamespace(state=after.state, actions=after.actions))
     assert [m.value for m in agent.waiting] == [scale * value for value in values]
-    assert [m.discount for m in agent.waiting][:-1] == discounts[:-1]
+    assert [m.discount for m in agent.waiting] == discounts
     for t, memory in enumerate(agent.waiting):
         follows = t + horizon < 3
         assert (memory.next_actions is not None) == follows

@@ -64,6 +64,7 @@ def test_print_config_of_data_check(folder, capsys):
     }
 
 
+@pytest.mark.slow
 def test_bare_names_resolve_after_install_of_a_wheel(tmp_path):
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", tmp_path, REPO],
@@ -84,6 +85,7 @@ def test_bare_names_resolve_after_install_of_a_wheel(tmp_path):
     assert Path(found.stdout.strip()) == tmp_path / "site/ralseg/configs/camvid_pretrain.yaml"
 
 
+@pytest.mark.slow
 def test_pretrain_then_test_with_mlflow(folder, capsys):
     assert main(["pretrain", "--config", "tiny.yaml", "--trainer.logger", "true"]) == 0
     assert "best reward_set/miou" in capsys.readouterr().out
@@ -114,6 +116,7 @@ def test_pretrain_then_test_with_mlflow(folder, capsys):
     assert {"config.yaml", "test.json"} <= artifacts
 
 
+@pytest.mark.slow
 def test_learning_happens_and_runs_are_repeatable(folder, capsys):
     scores = []
     for name in ("one", "two"):
@@ -141,6 +144,7 @@ def test_several_seeds_in_one_go_differ_in_weights_and_images(folder, capsys):
     assert "--seeds takes whole numbers" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_is_never_overwritten_by_accident(folder, capsys):
     assert main(["pretrain", "--config", "tiny.yaml"]) == 0
     before = Path("run/checkpoints/last.ckpt").read_bytes()
@@ -156,6 +160,7 @@ def test_a_run_is_never_overwritten_by_accident(folder, capsys):
     assert torch.load("run/checkpoints/last.ckpt", weights_only=True)["epoch"] == 3
 
 
+@pytest.mark.slow
 def test_checkpoints_that_do_not_fit_say_what_differs(folder, capsys):
     assert main(["pretrain", "--config", "tiny.yaml"]) == 0
     assert main(["test", "--config", "tiny.yaml", "--model.pyramid_channels", "64"]) == 2
@@ -245,6 +250,7 @@ def test_data_check_names_every_problem(folder, capsys):
 # -- real CamVid -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_real_camvid_through_the_command_line(folder, capsys, camvid_root, monkeypatch):
     monkeypatch.setenv("RALSEG_CAMVID", camvid_root)
     common = [

@@ -48,6 +48,7 @@ def test_a_damaged_checkpoint_is_seen(tmp_path, how):
         read_checkpoint(path)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, caplog):
     whole = play(tmp_path / "whole", game(), checkpoint_every=1)
     play(tmp_path / "cut", game(), max_epochs=7, checkpoint_every=1)
@@ -89,6 +90,7 @@ def test_nothing_in_a_checkpoint_is_run_or_believed(tmp_path):
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_a_tensor_that_claims_to_be_huge_is_refused(tmp_path):
     path = tmp_path / "huge.ckpt"
     torch.save({"w": torch.zeros(16)}, path)

@@ -280,6 +280,8 @@ def test_a_damaged_file_of_unsent_events_is_passed_over(tmp_path, store, caplog)
     assert "a damaged line is passed over" in caplog.text
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # a machine that others keep busy needs minutes
 def test_training_without_a_server_then_with_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     # a store in a folder that cannot be made, as long as a file stands in its place
@@ -303,6 +305,7 @@ def test_training_without_a_server_then_with_one(tmp_path, monkeypatch, capsys):
     assert run.info.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_two_processes_may_make_one_store(tmp_path):
     code = (
         "import sys; from ralseg.runtime.mlflow_queue import connect; "

@@ -23,6 +23,7 @@ def small_files_only() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("fit.yaml").write_text(FIT.replace("logger: false", "logger: false\n  checkpoint_every: 1"))
@@ -41,6 +42,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     assert main(command) == 0
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_really_full(tmp_path):
     code = f"""
 import subprocess, sys, torch

@@ -29,12 +29,16 @@ from ralseg.studies.plan import Study, find_cell, make_cells, run_cell
 from ralseg.studies.report import make_report
 from ralseg.studies.tables import Table, class_table
 
+HANG = 400.0
+"""Seconds: what is waited for is an event; this ends a wait that would have no end."""
+
 
 def page() -> str:
     """The report without what names a commit."""
     return Path("out/report/report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_study_from_start_to_end_and_again(study_folder, monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # for the workers; this process has its own number
     torch.set_num_threads(1)
@@ -121,6 +125,7 @@ def test_a_study_whose_files_are_missing_runs_nothing(study_folder, capsys):
     assert not Path("out/cells").exists()
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_costs_no_result(study_folder, monkeypatch, caplog):
     monkeypatch.setattr(run, "run_cells", run_here)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
@@ -253,6 +258,7 @@ def test_policies_of_one_recipe_take_turns(study_folder):
         Study(methods={"learned": []})
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_takes_no_other_cell_along(study_folder):
     cells = make_cells(Study(acquire="tiny.yaml", folder="out", seeds=[0]))
     failures = run.run_cells(cells, Local(jobs=2), die_or_live, 0, lambda text: None)
@@ -292,6 +298,7 @@ def browser() -> str:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.slow
 def test_the_page_in_a_browser(tmp_path, width):
     path, *_ = make_report(
         fake_results(["uniform", "learned"], range(6), 1.0), ["uniform", "learned"], tmp_path, "page"
@@ -301,7 +308,7 @@ def test_the_page_in_a_browser(tmp_path, width):
         *(browser(), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"),
         *(f"--screenshot={picture}", f"--window-size={width},2600", "--dump-dom", path.as_uri()),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=True)
     assert "CONSOLE" not in done.stderr
     assert "learned is better than uniform" in done.stdout
     assert picture.stat().st_size > 20_000
@@ -312,10 +319,8 @@ def test_the_dashboard_needs_a_store(study_folder, capsys):
     assert "no runs have been tracked" in capsys.readouterr().err
 
 
-HANG = 400.0
-"""Seconds: what is waited for is an event; this ends a wait that would have no end."""
-
-
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # a machine that others keep busy needs minutes
 def test_the_dashboard_in_a_browser(study_folder):
     chromium = browser()
     cells = make_cells(Study(name="shown", acquire="tiny.yaml", folder="out", seeds=[0]))

@@ -25,6 +25,7 @@ def one_cell(method: str) -> None:
 
 
 @pytest.mark.parametrize("engine", OPTIONS)
+@pytest.mark.slow
 def test_an_engine_gives_what_this_process_gives(study_folder, monkeypatch, capsys, engine):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     one_cell("{uniform: uniform}")
@@ -38,6 +39,7 @@ def test_an_engine_gives_what_this_process_gives(study_folder, monkeypatch, caps
     assert Path("here/report/results.csv").read_text() == numbers
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_elsewhere_is_reported_here(study_folder, capsys):
     one_cell("{x: entropi}")
     options = ["--engine", "submitit", "--engine_options", OPTIONS["submitit"], "--retries", "0"]

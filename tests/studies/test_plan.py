@@ -21,7 +21,7 @@ OPTIONS = {
     "data.crop": None,
     "data.flip": False,
     "model.dropout": 0.25,
-    "model.class_weights": None,
+    "model.scheduler": None,
 }
 
 
@@ -60,6 +60,7 @@ def test_a_cell_runs_without_arguments(study_folder, monkeypatch):
     assert said["data"]["crop"] is None
     assert said["data"]["flip"] is False
     assert said["model"]["init_args"]["dropout"] == 0.25
+    assert said["model"]["init_args"]["scheduler"] is None
     assert (said["policy"], said["seed_everything"]) == ("uniform", 3)
     assert set(cell.result()["budgets"]) == {"4", "6"}
 

@@ -95,9 +95,8 @@ def selected(folder: Path) -> list[tuple[str, ...]]:
 def everything(trainer: FitTrainer) -> dict:
     """All that a game depends on and leaves, but for the clock."""
     state = trainer.fit_loop.session.state_dict()
-    for record in state["history"]:
-        record.pop("seconds")
-    state.pop("seconds")
+    history = [{key: value for key, value in record.items() if key != "seconds"} for record in state["history"]]
+    state = {key: value for key, value in state.items() if key != "seconds"} | {"history": history}
     weights = dict(trainer.lightning_module.state_dict())
     return {"session": state, "weights": weights, "optimizers": [o.state_dict() for o in trainer.optimizers]}
 
