@@ -32,8 +32,10 @@ class Tracer(Callback):
 
     def on_train_epoch_end(self, trainer, pl_module) -> None:
         """Begin or end with this step."""
+        sys.setprofile(None)
         session = session_of(trainer)
-        sys.setprofile(self.note if session.training_steps == session.game.steps_per_episode + 1 else None)
+        if session.training_steps == session.game.steps_per_episode + 1:
+            sys.setprofile(self.note)
 
     def note(self, frame, event, argument) -> None:
         """Note a call."""

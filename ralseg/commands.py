@@ -19,7 +19,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
-from ralseg.config import refuse_nulls
+from ralseg.config import refuse_class_nulls, refuse_nulls
 from ralseg.data.datamodule import SegmentationData
 from ralseg.engine.acquire_trainer import AcquireTrainer
 from ralseg.engine.fit_trainer import FitTrainer
@@ -60,6 +60,7 @@ class CheckedCLI(LightningCLI):
         """Look at what the parser has let through."""
         command = self.config["subcommand"]
         refuse_nulls(self.config[command], self._subcommand_parsers[command].get_defaults())
+        refuse_class_nulls(self.config[command].as_dict())
 
     def instantiate_classes(self) -> None:
         """Make the objects; what a constructor cannot work with is the configuration's fault."""
@@ -133,6 +134,7 @@ _QUIET = {"exit_on_error": False}  # raise what is wrong: the default shows nine
 
 def run_cli(cli: type[LightningCLI], trainer: type, arguments: Arguments) -> int:
     """Parse ``arguments`` and run their command."""
+    warnings.filterwarnings("ignore", message=".*LightningCLI's args parameter.*")  # they are meant to go first
     cli(
         Segmenter,
         SegmentationData,
@@ -297,7 +299,6 @@ def quiet_console() -> None:
     warnings.filterwarnings("ignore", message=r".*module\(s\) in eval mode.*")  # a frozen encoder
     warnings.filterwarnings("ignore", message=".*exists and is not empty.*")  # a resumed run
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")  # all is cached
-    warnings.filterwarnings("ignore", message=".*LightningCLI's args parameter.*")  # they are the command line's
     warnings.filterwarnings("ignore", message=".*It is recommended to use `self.log.*")  # the same on every rank
 
 

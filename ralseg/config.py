@@ -1,5 +1,7 @@
 """Configuration files: shipped ones by bare name, files that build on others, and values that cannot be meant."""
 
+import importlib
+import inspect
 import reprlib
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -160,3 +162,33 @@ def refuse_nulls(config: Any, defaults: Any) -> None:
             if value is None and default is not None:
                 shown = reprlib.repr(default)
                 raise ConfigError(f"{key} is null, but needs a value; leave it out for the default, {shown}")
+
+
+def refuse_class_nulls(values: Any, key: str = "") -> None:
+    """Refuse ``null`` among the ``init_args`` of classes, where the class itself has another default.
+
+    Args:
+        values: Plain values of a parsed configuration.
+        key: Their dotted name, for messages.
+    """
+    if not isinstance(values, dict):
+        return
+    if isinstance(values.get("class_path"), str) and isinstance(values.get("init_args"), dict):
+        for name, value in values["init_args"].items():
+            default = _default(values["class_path"], name) if value is None else None
+            if default is not None:
+                shown = reprlib.repr(default)
+                raise ConfigError(f"{key}.{name} is null, but needs a value; leave it out for the default, {shown}")
+    for name, value in values.items():
+        refuse_class_nulls(value, key if name == "init_args" else f"{key}.{name}".lstrip("."))
+
+
+def _default(class_path: str, name: str) -> Any:
+    """The default of a constructor's argument, also of one that an ancestor declares; None: there is none."""
+    module, _, kind = class_path.rpartition(".")
+    found = getattr(importlib.import_module(module), kind)  # the parser has imported it already
+    for ancestor in getattr(found, "__mro__", ()):
+        parameter = inspect.signature(ancestor.__init__).parameters.get(name) if "__init__" in vars(ancestor) else None
+        if parameter is not None:
+            return None if parameter.default is inspect.Parameter.empty else parameter.default
+    return None

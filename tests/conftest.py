@@ -9,10 +9,10 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 import pytest
 from hypothesis import settings
-from support.configs import ACQUIRE, STUDY
-from support.data import small_data
 
 from ralseg.data import SegmentationData
+from support.configs import ACQUIRE, STUDY
+from support.data import small_data
 
 settings.register_profile("ralseg", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("ralseg")

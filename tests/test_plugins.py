@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.configs import CONF
 
 from ralseg.cli import main
+from support.configs import CONF
 
 COMMON = """
 trainer: {default_root_dir: run, logger: false, enable_progress_bar: false, enable_model_summary: false%s}

@@ -13,7 +13,6 @@ from ralseg.engine.modules import LabellingModule, Trained
 from ralseg.engine.session import Choice, Session, StepResult
 from ralseg.errors import ConfigError, PoolExhausted
 from ralseg.labels.oracle import Oracle
-from ralseg.runtime import distributed
 from ralseg.runtime.files import file_hash
 
 SET = "acquisition_set"
@@ -113,15 +112,10 @@ class AcquireSession(Session):
             return self.ledger.unlabelled[None], count, self.policy.needs
         return self.ledger.draw_pools(count, self.config.pool_size, self.stream("pools")), 1, self.policy.needs
 
-    def choose(self, observation: Observation) -> Choice:
-        """Step 3: the best of each pool; one process decides for all."""
-
-        def decide() -> Choice:
-            values = self.score(self.policy, observation)
-            return Choice(self._as_asked(observation, values.topk(observation.picks, 1).indices), values)
-
-        with self.timed("query"):
-            return distributed.from_first(decide)
+    def decide(self, observation: Observation) -> Choice:
+        """Step 3: the best of each pool."""
+        values = self.score(self.policy, observation)
+        return Choice(self._as_asked(observation, values.topk(observation.picks, 1).indices), values)
 
     def _as_asked(self, observation: Observation, picked: Tensor) -> Tensor:
         """What the oracle has been asked for at this step already, if anything: rounding may rank a tie anew."""

@@ -15,7 +15,6 @@ from ralseg.engine.learning_curves import finished_rounds, validation_metrics
 from ralseg.engine.modules import FitModule, Trained
 from ralseg.engine.session import Choice, EndedEpisode, Session, StepResult
 from ralseg.errors import ConfigError, NotFiniteError, PoolExhausted
-from ralseg.runtime import distributed
 
 SET = "train_set"
 
@@ -116,15 +115,10 @@ class FitSession(Session):
             labels = self.oracle.label(pools.flatten())  # every process has these masks: no need to send them
         return super().look_at(pools, picks, needs, labels)
 
-    def choose(self, observation: Observation) -> Choice:
-        """Step 3: one sub-action in each pool, epsilon-greedily; one process decides for all."""
-
-        def decide() -> Choice:
-            values = self.score(self.player(), observation)
-            return Choice(epsilon_greedy(values, self.epsilon, self.stream("exploration"))[:, None], values)
-
-        with self.timed("query"):
-            return distributed.from_first(decide)
+    def decide(self, observation: Observation) -> Choice:
+        """Step 3: one sub-action in each pool, epsilon-greedily."""
+        values = self.score(self.player(), observation)
+        return Choice(epsilon_greedy(values, self.epsilon, self.stream("exploration"))[:, None], values)
 
     # -- learning ---------------------------------------------------------------------------------
 

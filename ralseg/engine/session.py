@@ -107,8 +107,8 @@ class Session(ABC):
         """The pools [K, N] of this step, how many are taken from each, and what must be seen of them."""
 
     @abstractmethod
-    def choose(self, observation: Observation) -> Choice:
-        """Step 3: choose regions."""
+    def decide(self, observation: Observation) -> Choice:
+        """Step 3 as one process makes it for all: positions in the pools, and the scores that they follow from."""
 
     @abstractmethod
     def learn(self, observation: Observation, choice: Choice, trained: Trained) -> StepResult:
@@ -188,6 +188,11 @@ class Session(ABC):
         seed = self.stream_seed("measures of labelled")
         what = Scan(None, needs.labelled_measures, seed, self.data.eval_batch_size, self._histograms)
         return scan(self.segmenter, self.regions, self.ledger.labelled, what).measures
+
+    def choose(self, observation: Observation) -> Choice:
+        """Step 3: choose regions; one process decides for all."""
+        with self.timed("query"):
+            return distributed.from_first(lambda: self.decide(observation))
 
     def score(self, policy: Policy, observation: Observation) -> Tensor:
         """What a policy thinks of the candidates: [K, N]."""

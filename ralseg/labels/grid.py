@@ -77,10 +77,11 @@ class GridRegions(Regions):
         self.rows, self.columns, self.images = rows, columns, images
         self.box_size = (images.height // rows, images.width // columns)
         self._cells = rows * columns
+        self._count = len(images) * self._cells
 
     def __len__(self) -> int:
         """Number of regions in all images."""
-        return len(self.images) * self._cells
+        return self._count
 
     def of_image(self, position: int) -> Tensor:
         """The regions of an image."""

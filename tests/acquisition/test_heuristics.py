@@ -8,8 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from support.data import small_data
-from support.games import segmenter as make_segmenter
 
 from ralseg.acquisition import measures
 from ralseg.acquisition.features import entropy_map
@@ -29,6 +27,8 @@ from ralseg.acquisition.scanner import Scan, scan
 from ralseg.errors import ConfigError
 from ralseg.labels import RegionMaps
 from ralseg.runtime.seeding import mixed_seed
+from support.data import small_data
+from support.games import segmenter as make_segmenter
 
 
 def predictions(logits: torch.Tensor) -> RegionPredictions:

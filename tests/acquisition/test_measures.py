@@ -4,15 +4,15 @@ import csv
 
 import pytest
 import torch
-from support.data import small_data
-from support.games import acquire
-from support.layouts import Blobs, Images, TinyNet
 
 import ralseg
 from ralseg.acquisition import measures
 from ralseg.acquisition.scanner import Scan, scan
 from ralseg.errors import ConfigError
 from ralseg.labels import GridLayout
+from support.data import small_data
+from support.games import acquire
+from support.layouts import Blobs, Images, TinyNet
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from support.agents import STATE_REGIONS, built, memory, width
 
 from ralseg.acquisition.observation import Observation
 from ralseg.acquisition.policy import epsilon_greedy
@@ -10,6 +9,7 @@ from ralseg.agents import DQN, PlayedStep, query_agent
 from ralseg.agents.query_network import TwoPathNetwork
 from ralseg.agents.replay import Minibatch, collate
 from ralseg.errors import ConfigError
+from support.agents import STATE_REGIONS, built, memory, width
 
 CPU = torch.device("cpu")
 

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from support.agents import built, memory, network, observation
 
 from ralseg.acquisition.heuristics import Entropy
 from ralseg.agents import Episode, PairedBlocks
 from ralseg.agents.paired_blocks import Perturbed
 from ralseg.agents.replay import collate
 from ralseg.errors import ConfigError
+from support.agents import built, memory, network, observation
 
 CPU = torch.device("cpu")
 

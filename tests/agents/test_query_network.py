@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.agents import STATE_REGIONS, network, observation
 
 from ralseg.acquisition.features import KL_BINS, RegionFeatures
 from ralseg.acquisition.heuristics import Entropy, Uniform
@@ -12,6 +11,7 @@ from ralseg.acquisition.policy import epsilon_greedy
 from ralseg.acquisition.representation import Representation
 from ralseg.agents import QueryNetwork
 from ralseg.errors import ConfigError
+from support.agents import STATE_REGIONS, network, observation
 
 ANY = torch.Generator()
 

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from support.games import assert_same, everything, game, play, segmenter
 
 from ralseg.acquisition.features import class_histogram, rarity, smoothed
 from ralseg.acquisition.scanner import Scan, scan
 from ralseg.agents import RarityForecast
 from ralseg.agents.replay import StepMemory
 from ralseg.labels import IGNORE
+from support.games import assert_same, everything, game, play, segmenter
 
 
 def test_rarity_is_the_slope_of_the_sum_of_roots():

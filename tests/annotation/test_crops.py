@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.data import make_folder
-from support.games import acquire, segmenter, selected
 
 from ralseg.annotation import CropOracle
 from ralseg.data import Folder, SegmentationData, SplitSizes
 from ralseg.engine.acquire_session import SET
 from ralseg.errors import ConfigError, DataError
 from ralseg.labels import GridLayout, LabelsNeeded
+from support.data import make_folder
+from support.games import acquire, segmenter, selected
 
 
 @pytest.fixture

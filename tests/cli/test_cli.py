@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from support.configs import PRETRAIN
-from support.data import make_folder
 
 from ralseg.cli import main
 from ralseg.config import config_folder
+from support.configs import PRETRAIN
+from support.data import make_folder
 
 REPO = Path(__file__).parents[2]
 SHIPPED = sorted(str(path.relative_to(config_folder())) for path in config_folder().rglob("*.yaml"))
@@ -197,6 +197,9 @@ def test_a_checkpoint_that_runs_code_is_refused(folder, capsys):
         (["--data.crop", "[32,32]"], "set data.crop to null"),
         (["--data.batch_size", "0"], "data.batch_size=0 must be at least 1"),
         (["--data.fit_on", "[valid]"], "there is no set 'valid'"),
+        (["--model.dropout", "null"], "model.dropout is null, but needs a value; leave it out for the default, 0.2"),
+        (["--model.label_stride", "null"], "model.label_stride is null, but needs a value"),
+        (["--data.layout.rows", "null"], "data.layout.rows is null, but needs a value"),
     ],
 )
 def test_bad_values_name_the_key(folder, capsys, options, message):

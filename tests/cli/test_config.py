@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.configs import CONF, PRETRAIN
 
 from ralseg.cli import main
 from ralseg.config import config_folder, find_config, load_config, merge, resolve_configs, set_option
 from ralseg.errors import ConfigError
+from support.configs import CONF, PRETRAIN
 
 SHIPPED = sorted(str(path.relative_to(config_folder())) for path in config_folder().rglob("*.yaml"))
 WHOLE = [name for name in SHIPPED if "/" not in name]

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 from PIL import Image
-from support.data import write_png
 
 from ralseg.data import GTAV, CamVid, Cityscapes, SyntheticStreets
 from ralseg.data.cityscapes import LABELS
 from ralseg.data.readers import IGNORE
 from ralseg.errors import ConfigError, DataError
+from support.data import write_png
 
 SIZE = (1024, 2048)
 # the 19 trained label ids in the order of their train ids, as published with the benchmark

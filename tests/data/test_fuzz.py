@@ -11,7 +11,6 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from support.data import make_folder
 
 from ralseg.cli import main
 from ralseg.data import Folder, SyntheticStreets
@@ -19,6 +18,7 @@ from ralseg.data.readers import read_image, read_index_mask
 from ralseg.data.splits import load_splits
 from ralseg.errors import DataError
 from ralseg.runtime.checkpoints import DurableCheckpointIO, read_checkpoint
+from support.data import make_folder
 
 bounded = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 few = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

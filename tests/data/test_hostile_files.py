@@ -3,14 +3,14 @@
 import os
 
 import pytest
-from support.data import make_folder
-from support.games import acquire, segmenter, selected
 
 from ralseg.data import Folder
 from ralseg.data.datamodule import SegmentationData
 from ralseg.data.splits import SplitSizes
 from ralseg.errors import DataError
 from ralseg.labels import GridLayout
+from support.data import make_folder
+from support.games import acquire, segmenter, selected
 
 NAMES = ["a b.png", 'it\'s "quoted".png', "ünïcode-日本.png", "<script>alert(1)</script>.png", "-rf.png", "%s{x}.png"]
 

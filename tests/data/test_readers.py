@@ -4,11 +4,11 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image
-from support.data import make_folder, write_png
 
 from ralseg.data import Folder
 from ralseg.data.readers import IGNORE, map_ids, read_colour_mask, read_image, read_index_mask
 from ralseg.errors import DataError
+from support.data import make_folder, write_png
 
 RGB = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
 GREY = np.arange(24, dtype=np.uint8).reshape(4, 6)

@@ -2,7 +2,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.data import small_data
 
 from ralseg.data.readers import IGNORE
 from ralseg.data.samples import Augmentation, Draw, SeededSampler
@@ -10,6 +9,7 @@ from ralseg.errors import ConfigError, HiddenLabelError
 from ralseg.labels.oracle import RevealedLabels
 from ralseg.models.segmenter import masked_cross_entropy
 from ralseg.runtime.seeding import mixed_seed
+from support.data import small_data
 
 
 @given(st.integers(0, 2**62), st.integers(0, 5), st.integers(32, 64), st.integers(32, 96), st.booleans())

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.data import make_folder, small_data
 
 from ralseg.data import CamVid, Folder, SyntheticStreets
 from ralseg.data.class_stats import choose_representative, class_distance
@@ -18,6 +17,7 @@ from ralseg.data.splits import (
     state_train_distance,
 )
 from ralseg.errors import ConfigError, DataError
+from support.data import make_folder, small_data
 
 STREETS = SyntheticStreets(num_train=30, num_val=6, num_test=7, height=32, width=48)
 

@@ -1,6 +1,7 @@
 """What several tests of runs share."""
 
 import pytest
+
 from support.games import dqn, game, play
 
 

@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 import segmentation_models_pytorch as smp
 from PIL import Image
-from support.configs import ACQUIRE
-from support.data import small_data
-from support.games import acquire, final, segmenter, selected
 
 from ralseg.acquisition.heuristics import HEURISTICS, Uniform
 from ralseg.acquisition.policy import Needs
@@ -23,6 +20,9 @@ from ralseg.engine.acquire_session import SET, AcquireSession
 from ralseg.engine.modules import LabellingModule
 from ralseg.errors import ConfigError
 from ralseg.labels import GridLayout
+from support.configs import ACQUIRE
+from support.data import small_data
+from support.games import acquire, final, segmenter, selected
 
 SHORT = {"final": final(max_steps=2)}
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.data import make_folder, small_data
-from support.games import acquire, dqn, final, game, play, segmenter, selected
 
 from ralseg.agents import QueryNetwork
 from ralseg.data import Folder, SegmentationData, SplitSizes
 from ralseg.errors import ConfigError
 from ralseg.labels import GridLayout
+from support.data import make_folder, small_data
+from support.games import acquire, dqn, final, game, play, segmenter, selected
 
 LINEAR = {"features": "summary", "use_gate": False, "use_state": False, "linear": True, "batch_norm": False}
 

@@ -3,11 +3,11 @@
 import lightning.pytorch as pl
 import pytest
 import torch
-from support.data import small_data
-from support.games import Killed, acquire, final, selected
 
 from ralseg.errors import ConfigError
 from ralseg.labels import GridLayout
+from support.data import small_data
+from support.games import Killed, acquire, final, selected
 
 
 class CutOff(pl.Callback):

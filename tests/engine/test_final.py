@@ -6,14 +6,14 @@ import pytest
 import segmentation_models_pytorch as smp
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
-from support.data import small_data
-from support.games import QUIET, Killed, acquire, final, segmenter, selected
 
 from ralseg.data.splits import SplitSizes
 from ralseg.engine.final_training import RoundSampler, mixed_images
 from ralseg.engine.trainer import RunTrainer
 from ralseg.errors import ConfigError
 from ralseg.runtime.checkpoints import read_checkpoint
+from support.data import small_data
+from support.games import QUIET, Killed, acquire, final, segmenter, selected
 
 
 @pytest.mark.parametrize("keep", ["best", "last"])

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from support.configs import FIT
 
 from ralseg.cli import main
+from support.configs import FIT
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loops.fit_loop import _FitLoop
-from support.data import small_data
-from support.games import assert_same, blocks, dqn, everything, game, play, segmenter
 
 from ralseg.agents.loading import load_policy
 from ralseg.engine import FitTrainer
@@ -18,6 +16,8 @@ from ralseg.engine.loop import result_of, saved_session
 from ralseg.errors import ConfigError, RalsegError
 from ralseg.labels import GridLayout
 from ralseg.runtime.checkpoints import read_checkpoint
+from support.data import small_data
+from support.games import assert_same, blocks, dqn, everything, game, play, segmenter
 
 SUMMARY = {"features": "summary", "use_gate": False, "use_state": False, "batch_norm": False}
 

@@ -9,9 +9,6 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
-from support.configs import PRETRAIN
-from support.data import make_folder, write_png
-from support.games import dqn, game, play, segmenter
 
 from ralseg.agents import DQN
 from ralseg.cli import main
@@ -20,6 +17,9 @@ from ralseg.engine.loop import saved_session
 from ralseg.errors import NotFiniteError
 from ralseg.labels import GridLayout
 from ralseg.runtime.checkpoints import read_checkpoint
+from support.configs import PRETRAIN
+from support.data import make_folder, write_png
+from support.games import dqn, game, play, segmenter
 
 LAST = "checkpoints/last.ckpt"
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.configs import ACQUIRE
-from support.games import Killed, acquire, assert_same, final, selected
 
 from ralseg import Answer, LabelsNeeded, MaskOracle, Needs, Policy
 from ralseg.cli import main
 from ralseg.engine.loop import saved_session
 from ralseg.errors import RalsegError
 from ralseg.runtime.checkpoints import read_checkpoint
+from support.configs import ACQUIRE
+from support.games import Killed, acquire, assert_same, final, selected
 
 SHORT = {"final": final(max_steps=2)}
 

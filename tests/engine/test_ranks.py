@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from support.data import small_data
-from support.games import segmenter
 
 from ralseg.acquisition.scanner import Scan, scan
 from ralseg.cli import main
@@ -24,6 +22,8 @@ from ralseg.labels import IGNORE
 from ralseg.models.segmenter import masked_cross_entropy
 from ralseg.runtime import distributed
 from ralseg.runtime.checkpoints import read_checkpoint
+from support.data import small_data
+from support.games import segmenter
 
 SUPPORT = Path(__file__).parent.parent / "support"
 TWO = ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"]

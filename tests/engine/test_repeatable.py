@@ -7,6 +7,7 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
+
 from support.data import small_data
 from support.games import assert_same, dqn, everything, game, play, selected
 

@@ -2,11 +2,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.layouts import Images
 
 from ralseg.errors import ConfigError
 from ralseg.labels import GridLayout, GridRegions
 from ralseg.labels.grid import nearest_divisors
+from support.layouts import Images
 
 
 def cells_of(regions: GridRegions) -> torch.Tensor:

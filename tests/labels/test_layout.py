@@ -6,9 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.data import small_data
-from support.games import segmenter
-from support.layouts import Blobs, Hook, Images, TinyNet, Traced
 
 from ralseg.acquisition.features import class_histogram
 from ralseg.acquisition.measures import MEASURES
@@ -17,6 +14,9 @@ from ralseg.data.samples import Draw
 from ralseg.errors import ConfigError
 from ralseg.labels import IGNORE, GridLayout, Layout, RevealedLabels
 from ralseg.labels.layout import SegmentedRegions
+from support.data import small_data
+from support.games import segmenter
+from support.layouts import Blobs, Hook, Images, TinyNet, Traced
 
 OURS = tuple(name for name, function in MEASURES.items() if function.__module__.startswith("ralseg"))
 layouts = st.sampled_from([Blobs(2), Blobs(7), Blobs(30), Hook()])

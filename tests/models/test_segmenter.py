@@ -2,7 +2,6 @@ import lightning.pytorch as pl
 import pytest
 import segmentation_models_pytorch as smp
 import torch
-from support.data import small_data
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
@@ -12,6 +11,7 @@ from ralseg.models import FPNSegmenter, encoders
 from ralseg.models.feature_cache import FeatureCache
 from ralseg.models.segmenter import inverse_sqrt_weights, masked_cross_entropy
 from ralseg.models.smp import _upsampling_matrix
+from support.data import small_data
 
 NAMES = ("a", "b", "c")
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from support.layouts import Hook, Images, TinyNet
 from torch import nn
 
 from ralseg.acquisition.scanner import Scan, scan
@@ -10,6 +9,7 @@ from ralseg.errors import ConfigError
 from ralseg.labels import GridLayout
 from ralseg.models import Segmenter, SmpSegmenter
 from ralseg.models.feature_cache import FeatureCache
+from support.layouts import Hook, Images, TinyNet
 
 NAMES = ("a", "b", "c")
 # what each is built with: most take any encoder

@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.configs import ACQUIRE, PRETRAIN, STUDY
 
 from ralseg.cli import main
 from ralseg.runtime import allowed_imports
+from support.configs import ACQUIRE, PRETRAIN, STUDY
 
 CALLS = {
     "a class": "{class_path: subprocess.Popen, init_args: {args: [touch, marker]}}",

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.games import acquire, assert_same, everything, game, play
 
 from ralseg.errors import ConfigError, DataError
 from ralseg.runtime.checkpoints import DurableCheckpointIO, is_sound, previous_of, read_checkpoint
+from support.games import acquire, assert_same, everything, game, play
 
 LAST = "checkpoints/last.ckpt"
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import mlflow
 import pytest
 from mlflow.exceptions import MlflowException
-from support.configs import PRETRAIN
 
 from ralseg.cli import main
 from ralseg.runtime import mlflow_logger, mlflow_queue
 from ralseg.runtime.mlflow_logger import RunLogger
 from ralseg.runtime.signals import interrupts
+from support.configs import PRETRAIN
 
 HANG = 500.0
 """Seconds: no test waits for the clock, only for what happens; this ends one that would wait for ever."""

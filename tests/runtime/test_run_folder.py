@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.configs import FIT
-from support.games import game, play
 
 from ralseg.cli import main
 from ralseg.errors import ConfigError, DataError
 from ralseg.runtime import run_folder
 from ralseg.runtime.files import write_atomically
+from support.configs import FIT
+from support.games import game, play
 
 LAST = "checkpoints/last.ckpt"
 

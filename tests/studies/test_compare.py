@@ -17,8 +17,6 @@ import numpy as np
 import pytest
 import torch
 from mlflow.tracking import MlflowClient
-from support.configs import ACQUIRE, STUDY
-from support.studies import die_or_live, run_here
 
 from ralseg.cli import main
 from ralseg.errors import ConfigError, DataError
@@ -28,6 +26,8 @@ from ralseg.studies.mlflow_sync import Mirror
 from ralseg.studies.plan import Study, find_cell, make_cells, run_cell
 from ralseg.studies.report import make_report
 from ralseg.studies.tables import Table, class_table
+from support.configs import ACQUIRE, STUDY
+from support.studies import die_or_live, run_here
 
 HANG = 400.0
 """Seconds: what is waited for is an event; this ends a wait that would have no end."""

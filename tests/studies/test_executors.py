@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-from support.configs import STUDY
-from support.studies import run_here
 
 from ralseg.cli import main
 from ralseg.errors import ConfigError
 from ralseg.studies import executors, run
 from ralseg.studies.executors import Ray, Submitit, make_executor
 from ralseg.studies.plan import Study, make_cells
+from support.configs import STUDY
+from support.studies import run_here
 
 OPTIONS = {
     "submitit": "{cluster: local, folder: submitit, timeout_min: 10}",

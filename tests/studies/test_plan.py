@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.configs import ACQUIRE
 
 from ralseg.commands import run_acquire
 from ralseg.errors import ConfigError
 from ralseg.runtime import allowed_imports
 from ralseg.studies.plan import Study, make_cells, run_cell
+from support.configs import ACQUIRE
 
 OPTIONS = {
     "trainer.acquisition.budgets": [4, 6],

@@ -4,12 +4,12 @@ import csv
 from pathlib import Path
 
 import torch
-from support.data import small_data
 
 from ralseg.agents import DQN, Agent, PairedBlocks
 from ralseg.engine import AcquireTrainer, AcquisitionConfig, FinalTraining, FitTrainer, Game
 from ralseg.engine.modules import FitModule
 from ralseg.models import FPNSegmenter
+from support.data import small_data
 
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
 
