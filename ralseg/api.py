@@ -24,6 +24,7 @@ from ralseg.labels.oracle import Oracle
 from ralseg.models.segmenter import Segmenter, predicted_classes
 from ralseg.runtime import run_folder
 from ralseg.runtime.checkpoints import read_checkpoint
+from ralseg.studies.plan import Study
 
 
 def _quiet(options: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +128,10 @@ def fit(
         'policy.ckpt'
     """
     FitTrainer(game, default_root_dir=folder, **_quiet(trainer)).fit(segmenter, datamodule=data, agent=agent, ckpt=ckpt)
-    return Path(folder) / POLICY
+    policy = Path(folder) / POLICY
+    if not policy.is_file():
+        raise ConfigError(f"{policy}: not written, for the game was stopped before its end (max_epochs, fast_dev_run)")
+    return policy
 
 
 def acquire(
@@ -177,11 +181,11 @@ def acquire(
     return runner.acquire(segmenter, data, chosen, oracle=oracle, ckpt=ckpt)
 
 
-def compare(study: Any, report_only: bool = False) -> Path:
+def compare(study: Study, report_only: bool = False) -> Path:
     """Run what is missing of a study, and write its report.
 
     Args:
-        study: A ``ralseg.Study``.
+        study: What is compared. Its methods are names, files or class paths, for cells run in other processes.
         report_only: Run nothing; report what there is.
 
     Returns:

@@ -11,7 +11,7 @@ from ralseg.runtime.signals import Interrupted, interrupts
 COMMANDS = {
     "pretrain": "train a segmenter: theta_0, or the full-supervision upper bound",
     "fit": "play episodes on labelled images and learn the policy",
-    "acquire": "spend a labelling budget with a policy or a baseline, then train and test",
+    "acquire": "spend a labelling budget with a learned policy or a heuristic, then train and test",
     "compare": "methods x budgets x seeds: acquire runs, statistics, one HTML report",
     "dashboard": "MLflow's page on the runs of this folder",
     "test": "test a segmenter's checkpoint, IoU class by class",

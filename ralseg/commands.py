@@ -14,6 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonargparse import SUPPRESS, ActionConfigFile, ArgumentParser, Namespace
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
@@ -153,8 +154,14 @@ def run_cli(cli: type[LightningCLI], trainer: type, arguments: Arguments) -> int
 
 def run_acquire(config: dict[str, Any]) -> int:
     """Run `acquire` with the values of a configuration: a cell of a study, which nobody typed."""
-    with explained_errors("acquire"):
-        return run_cli(AcquireCLI, AcquireTrainer, {"subcommand": "acquire", "acquire": config})
+    arguments = sys.argv[1:]
+    # what Lightning gives to the processes that it starts for further devices: the same values, as YAML
+    sys.argv[1:] = ["acquire", "--config", yaml.safe_dump(config, sort_keys=False)]
+    try:
+        with explained_errors("acquire"):
+            return run_cli(AcquireCLI, AcquireTrainer, {"subcommand": "acquire", "acquire": config})
+    finally:
+        sys.argv[1:] = arguments
 
 
 def run_pretrain(arguments: list[str]) -> int:

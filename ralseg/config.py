@@ -50,7 +50,7 @@ def find_config(name: str, beside: Path | None = None) -> str:
 
 
 def load_config(name: str, beside: Path | None = None, below: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The content of a configuration together with those that it builds on; what it says itself goes first.
+    """The content of a configuration together with those that it builds on; where they differ, its own values win.
 
     Args:
         name: See :func:`find_config`.
@@ -84,7 +84,9 @@ def load_config(name: str, beside: Path | None = None, below: tuple[str, ...] = 
 
 
 def merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Two configurations as one; the second goes first. Another ``class_path`` takes nothing over from its predecessor.
+    """Two configurations as one. Where both set a key, the second wins.
+
+    If the second names another ``class_path``, the first one's options for that class are dropped.
 
     Example:
         >>> merge({"data": {"size": 1, "flip": True}}, {"data": {"size": 2}})

@@ -35,7 +35,7 @@ class RegionPredictions:
     rows: Tensor  # [r] position in the batch of each region's image
     numbers: Tensor  # [r] the regions
     maps: RegionMaps  # logits at the regions: [r, C, h, w]
-    seeds: list[int]  # one an image, for measures that draw at random: the company an image is in changes nothing
+    seeds: list[int]  # one an image: what is drawn at random must not depend on which images share a batch
     labelled: Tensor  # [L, C] class shares of the regions labelled so far
     labels: Tensor | None = None  # [r, *box_size] the regions' own labels, for measures that teach
 

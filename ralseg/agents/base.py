@@ -9,6 +9,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
+import ralseg
 from ralseg.acquisition.heuristics import HEURISTICS
 from ralseg.acquisition.observation import Observation
 from ralseg.acquisition.policy import Needs, Policy
@@ -87,8 +88,11 @@ class LearnedPolicy(nn.Module, Policy):
 
     def description(self) -> dict[str, Any]:
         """What makes this policy again, in plain values; goes into checkpoints."""
+        kind = type(self)
+        is_public = kind.__module__.startswith("ralseg.") and getattr(ralseg, kind.__name__, None) is kind
         return {
-            "class_path": f"{type(self).__module__}.{type(self).__qualname__}",
+            # a public name outlives the next move of a module
+            "class_path": f"ralseg.{kind.__name__}" if is_public else f"{kind.__module__}.{kind.__qualname__}",
             "init_args": self.init_args(),
             "fits": self.fits(),
         }
@@ -168,6 +172,10 @@ class Agent(pl.LightningModule):
     def metrics(self) -> dict[str, float]:
         """Figures of the learning so far, for loggers."""
         return {}
+
+    def context(self) -> dict[str, Any]:
+        """How far learning is, for a run that fails."""
+        return dict(self.metrics())
 
     def rules(self) -> dict[str, Any]:
         """Plain values that must stay the same when a run goes on."""

@@ -1,6 +1,7 @@
 """From what a user writes after ``policy`` to a policy: an object, a name, a checkpoint of `ralseg fit`, or a class."""
 
 import hashlib
+import inspect
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ def find_policy(name: str | Policy, options: dict[str, Any], data: SegmentationD
         data: What it will be used on; a learned policy must fit it.
     """
     if isinstance(name, Policy):
+        if options:
+            raise ConfigError(f"--policy_args are for class paths; {type(name).__name__} has its arguments already")
         return name
     if is_file(name):
         if options:
@@ -106,7 +109,9 @@ def policy_identity(name: str | Policy) -> str:
         weights = [tensor.detach().cpu().numpy().tobytes() for tensor in name.state_dict().values()]
         return f"{name.description()} {hashlib.sha256(b''.join(weights)).hexdigest()}"
     if isinstance(name, Policy):
-        return f"{type(name).__module__}.{type(name).__qualname__} {sorted(vars(name).items())}"
+        plain = {key: value for key, value in vars(name).items() if isinstance(value, str | int | float | tuple | list)}
+        code = file_hash(inspect.getsourcefile(type(name)) or "")
+        return f"{type(name).__qualname__} {sorted(plain.items())} {code}"
     if name in HEURISTICS:
         return name
     if name.endswith(".ckpt"):

@@ -31,7 +31,7 @@ class QueryAgent(Agent):
         updates_per_step: Updates for each step that enters the replay.
         replay_size: Transitions kept.
         gradient_clip: Largest norm of the gradient; 0 for none.
-        shrinkage: Pull of the weights towards 0, worth so many steps of experience: it fades as the replay fills.
+        shrinkage: Strength of an L2 penalty on the weights, divided by the number of steps in the replay.
         optimizer: Made for the network's parameters.
     """
 
@@ -148,6 +148,10 @@ class QueryAgent(Agent):
     def metrics(self) -> dict[str, float]:
         """The loss of the last update."""
         return {} if self.loss is None else {"query/loss": self.loss}
+
+    def context(self) -> dict[str, Any]:
+        """Updates so far, and the last loss."""
+        return {"updates": self.updates, "query_loss": self.loss}
 
     def rules(self) -> dict[str, Any]:
         """The agent, its block, and the policy's options."""

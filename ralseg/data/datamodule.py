@@ -196,7 +196,13 @@ class SegmentationData(pl.LightningDataModule):
         height, width = self.augmentation.crop
         if height > self.height or width > self.width:
             raise ConfigError(f"data.crop={height}x{width} is larger than the images, {self.height}x{self.width}")
-        box_height, box_width = self.regions("train_set").box_size
+        self._check_holds(self.regions("train_set"))
+
+    def _check_holds(self, regions: Regions) -> None:
+        """A crop must be able to contain any region."""
+        if self.augmentation.crop is None:
+            return
+        (height, width), (box_height, box_width) = self.augmentation.crop, regions.box_size
         if height < box_height or width < box_width:
             raise ConfigError(f"data.crop={height}x{width} is smaller than a region, {box_height}x{box_width}")
 
@@ -288,6 +294,7 @@ class SegmentationData(pl.LightningDataModule):
 
     def region_samples(self, groups: list[list[int]], labels: RevealedLabels) -> Samples:
         """One sample for each group of labelled regions of one image."""
+        self._check_holds(labels.regions)
         return RegionSamples(self.images, groups, labels, self.augmentation)
 
     def image_samples(self, indices: list[int], augment: bool) -> Samples:

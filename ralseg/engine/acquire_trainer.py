@@ -20,9 +20,9 @@ from ralseg.engine.game_trainer import GameTrainer
 from ralseg.engine.loop import result_of, saved_session, session_of
 from ralseg.engine.modules import SEGMENTER, LabellingModule
 from ralseg.engine.selection import class_frequencies, frequencies_of_set, selection_table, write_selection
-from ralseg.engine.trainer import RunTrainer
+from ralseg.engine.trainer import RunTrainer, as_list
 from ralseg.errors import ConfigError
-from ralseg.labels.oracle import LabelsNeeded, MaskOracle, Oracle
+from ralseg.labels.oracle import LabelsNeeded, Oracle
 from ralseg.models.segmenter import Segmenter
 from ralseg.runtime import run_folder
 from ralseg.runtime.allowed_imports import import_class
@@ -50,8 +50,9 @@ class AcquireTrainer(GameTrainer):
         acquisition: How the budget is spent.
         final: How the final segmenters are trained.
         checkpoint_every: Steps between checkpoints to resume from. None: every step.
-        kwargs: All options of Lightning's Trainer but those that the loop sets itself. ``gradient_clip_val`` is of the
-            segmenter (paper: 4, the default here; 0 for none).
+        kwargs: All options of Lightning's Trainer but those that the loop sets itself. ``gradient_clip_val``
+            limits the norm of the segmenter's gradient while regions are labelled (4 by default, as in the paper; 0
+            turns it off); final trainings are not clipped.
     """
 
     def __init__(
@@ -65,8 +66,7 @@ class AcquireTrainer(GameTrainer):
         self._shared = {key: kwargs[key] for key in _SHARED if kwargs.get(key) is not None}
         if not acquisition.score_steps:
             kwargs["limit_val_batches"] = 0
-        callbacks = kwargs.get("callbacks") or []
-        kwargs["callbacks"] = [*(callbacks if isinstance(callbacks, list) else [callbacks]), SelectionFile()]
+        kwargs["callbacks"] = [*as_list(kwargs.get("callbacks")), SelectionFile()]
         super().__init__(checkpoint_every or 1, **kwargs)
 
     def best_checkpoint(self, folder: Path) -> Checkpoint:
@@ -210,9 +210,10 @@ def find_oracle(oracle: str | Oracle) -> Oracle:
         return oracle
     if oracle not in ORACLES and "." not in oracle:
         raise ConfigError(f"--oracle {oracle}: neither one of {', '.join(ORACLES)}, nor a module.Class")
-    if oracle == "masks":
-        return MaskOracle()
-    found: Oracle = import_class(ORACLES.get(oracle, oracle), Oracle, "--oracle")()
+    try:
+        found: Oracle = import_class(ORACLES.get(oracle, oracle), Oracle, "--oracle")()
+    except TypeError as error:
+        raise ConfigError(f"--oracle {oracle}: {error}; give it as {{class_path: ..., init_args: ...}}") from error
     return found
 
 

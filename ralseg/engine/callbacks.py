@@ -1,4 +1,4 @@
-"""Callbacks of every run: signals, numbers that are not finite, the seeds of epochs, and what a step has to tell."""
+"""Callbacks of every run: signals, numbers that are not finite, the seeds of epochs, and each step's metrics."""
 
 import json
 import math
@@ -121,7 +121,7 @@ class StepMetrics(Callback):
         """Log what the step produced."""
         result = result_of(trainer)
         for logger in trainer.loggers:
-            logger.log_metrics(result.metrics, result.axis)
+            logger.log_metrics(result.metrics | {f"{result.kind}/seconds": result.seconds}, result.axis)
         if result.episode is not None:
             for name, value in result.episode.round_metrics.items():
                 pl_module.log(name, value, logger=False)

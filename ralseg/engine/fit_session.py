@@ -6,11 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ralseg.acquisition.heuristics import HEURISTICS
 from ralseg.acquisition.observation import Observation
 from ralseg.acquisition.policy import Needs, Policy, epsilon_greedy
 from ralseg.agents.base import Episode, PlayedStep
 from ralseg.data.datamodule import SegmentationData
-from ralseg.engine.game import REFERENCES, Game, find_weights, plan_episodes
+from ralseg.engine.game import Game, find_weights, plan_episodes
 from ralseg.engine.learning_curves import finished_rounds, validation_metrics
 from ralseg.engine.modules import FitModule, Trained
 from ralseg.engine.session import Choice, EndedEpisode, Session, StepResult
@@ -88,7 +89,7 @@ class FitSession(Session):
 
     def context(self) -> dict[str, Any]:
         """What is known of this step, with who played and how far learning is."""
-        return super().context() | {"episode": asdict(self.episode), "epsilon": self.epsilon} | self.agent.metrics()
+        return super().context() | {"episode": asdict(self.episode), "epsilon": self.epsilon} | self.agent.context()
 
     def player(self) -> Policy:
         """Who plays this episode."""
@@ -96,8 +97,8 @@ class FitSession(Session):
 
     @property
     def epsilon(self) -> float:
-        """Share of random sub-actions now: none in validation, none for heuristics that serve as references."""
-        if not self.is_training or self.episode.role in REFERENCES:
+        """Share of random sub-actions now: none in validation, none where a heuristic plays."""
+        if not self.is_training or self.episode.role in HEURISTICS:
             return 0.0
         return self.agent.epsilon(self.training_steps)
 

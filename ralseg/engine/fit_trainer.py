@@ -15,12 +15,12 @@ from ralseg.agents.loading import save_policy
 from ralseg.data.datamodule import SegmentationData
 from ralseg.engine import learning_curves
 from ralseg.engine.fit_session import FitSession
-from ralseg.engine.game import Game
+from ralseg.engine.game import Game, plan_episodes
 from ralseg.engine.game_trainer import GameTrainer
 from ralseg.engine.loop import result_of, session_of
 from ralseg.engine.modules import FitModule
 from ralseg.engine.selection import episode_table
-from ralseg.engine.trainer import RunTrainer
+from ralseg.engine.trainer import RunTrainer, as_list
 from ralseg.errors import ConfigError
 from ralseg.models.segmenter import Segmenter
 from ralseg.runtime import run_folder
@@ -38,16 +38,16 @@ class FitTrainer(GameTrainer):
     Args:
         game: The rules.
         checkpoint_every: Steps between checkpoints to resume from. None: once an episode.
-        kwargs: All options of Lightning's Trainer but those that the loop sets itself. ``gradient_clip_val`` is of the
-            segmenter (paper: 4, the default here; 0 for none).
+        kwargs: All options of Lightning's Trainer but those that the loop sets itself. ``gradient_clip_val``
+            limits the norm of the segmenter's gradient while regions are labelled (4 by default, as in the paper; 0
+            turns it off); final trainings are not clipped.
     """
 
     def __init__(self, game: Game = _DEFAULT_GAME, checkpoint_every: int | None = None, **kwargs: Any) -> None:
         self.game = game
         if kwargs.get("limit_val_batches") == 0:
             raise ConfigError("trainer.limit_val_batches=0 leaves no reward; leave it out")
-        callbacks = kwargs.get("callbacks") or []
-        kwargs["callbacks"] = [*(callbacks if isinstance(callbacks, list) else [callbacks]), EpisodeFiles()]
+        kwargs["callbacks"] = [*as_list(kwargs.get("callbacks")), EpisodeFiles()]
         super().__init__(checkpoint_every or game.steps_per_episode, **kwargs)
 
     def fit(
@@ -68,7 +68,7 @@ class FitTrainer(GameTrainer):
             train_dataloaders: Not used: the game makes its own.
             val_dataloaders: Not used: the reward set comes from the data.
             datamodule: The data.
-            ckpt_path: As Lightning's; ``ckpt`` goes first.
+            ckpt_path: As Lightning's; ignored where ``ckpt`` is given.
             weights_only: As Lightning's; code in a checkpoint is never run.
             agent: Who learns: ``ralseg.DQN``, ``ralseg.PairedBlocks``, ``ralseg.RarityForecast``, or your own.
             ckpt: ``last`` goes on with the run in this folder, or starts it; or a file.
@@ -80,6 +80,10 @@ class FitTrainer(GameTrainer):
                 "`ralseg fit` needs an agent; set agent.class_path, to ralseg.DQN, ralseg.PairedBlocks or "
                 "ralseg.RarityForecast for example"
             )
+        if train_dataloaders is not None or val_dataloaders is not None:
+            raise ConfigError("`ralseg fit` makes its own loaders from the data; leave out train_ and val_dataloaders")
+        for episode in {(e.kind, e.role): e for e in plan_episodes(self.game, agent.block)}.values():
+            agent.player(episode, datamodule.seed)  # an unknown player should not wait for its first episode
         module = FitModule(model, agent, self.game.steps_per_episode, self.segmenter_clip)
         with self.claimed_folder(ckpt or ckpt_path) as resume:
             session = self.play(module, datamodule, partial(FitSession, self.game, datamodule, module), resume)

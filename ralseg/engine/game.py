@@ -69,7 +69,8 @@ def plan_episodes(game: Game, block: Sequence[str]) -> list[Episode]:
     """
     if not block or game.episodes % len(block):
         raise ConfigError(
-            f"trainer.game.episodes={game.episodes} must be a multiple of the {len(block)} episodes of agent block"
+            f"trainer.game.episodes={game.episodes} must be a multiple of {len(block)}, the number of episodes in the "
+            f"agent's block {list(block)}"
         )
     plan: list[Episode] = []
     rounds = 0

@@ -11,7 +11,7 @@ from ralseg.engine.loop import ActiveLearningLoop
 from ralseg.engine.modules import GRADIENT_CLIP, LabellingModule
 from ralseg.engine.progress import GameProgress
 from ralseg.engine.session import Session
-from ralseg.engine.trainer import RunTrainer
+from ralseg.engine.trainer import RunTrainer, as_list
 from ralseg.errors import ConfigError
 
 # Trainer options that the loop depends on, and what they must be
@@ -23,8 +23,9 @@ class GameTrainer(RunTrainer):
 
     Args:
         checkpoint_every: Steps between checkpoints to resume from.
-        kwargs: All options of Lightning's Trainer but those that the loop sets itself. ``gradient_clip_val`` is of the
-            segmenter (paper: 4, the default here; 0 for none).
+        kwargs: All options of Lightning's Trainer but those that the loop sets itself. ``gradient_clip_val``
+            limits the norm of the segmenter's gradient while regions are labelled (4 by default, as in the paper; 0
+            turns it off); final trainings are not clipped.
     """
 
     def __init__(self, checkpoint_every: int, **kwargs: Any) -> None:
@@ -33,13 +34,14 @@ class GameTrainer(RunTrainer):
             if kwargs.get(key) not in (None, needed, 0, 1):
                 raise ConfigError(f"trainer.{key}={kwargs[key]} breaks the game's loop; leave it at {needed}")
             kwargs[key] = needed
+        if kwargs.pop("gradient_clip_algorithm", None) not in (None, "norm"):
+            raise ConfigError("trainer.gradient_clip_algorithm: the game clips gradients by their norm; leave it out")
         if kwargs.get("precision") in ("16-mixed", 16, "16"):
             raise ConfigError("trainer.precision=16-mixed scales losses, which the game does not undo; use bf16-mixed")
         kwargs["max_epochs"] = kwargs.get("max_epochs") or -1  # the session knows how many steps there are
         clip = kwargs.pop("gradient_clip_val", None)
         self.segmenter_clip = GRADIENT_CLIP if clip is None else float(clip)
-        callbacks = kwargs.get("callbacks") or []
-        callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+        callbacks = as_list(kwargs.get("callbacks"))
         if kwargs.get("enable_progress_bar") is not False and not any(isinstance(c, ProgressBar) for c in callbacks):
             callbacks = [*callbacks, GameProgress()]
         kwargs["callbacks"] = [*callbacks, StepMetrics()]
@@ -65,5 +67,8 @@ class GameTrainer(RunTrainer):
         loop = cast(ActiveLearningLoop, self.fit_loop)
         loop.open_session = open_session
         super().fit(module, None, None, data, resume, True)
-        assert loop.session is not None
+        if loop.session is None:
+            raise ConfigError(
+                "nothing was played: trainer.max_steps or trainer.limit_train_batches leave no step; leave them out"
+            )
         return loop.session

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import lightning.pytorch as pl
@@ -30,7 +31,7 @@ class ActiveLearningLoop(_FitLoop):
     """
 
     def __init__(self, trainer: pl.Trainer, base: _FitLoop) -> None:
-        super().__init__(trainer, base.min_epochs, base.max_epochs)
+        super().__init__(trainer, base.min_epochs, -1)  # the session says how many steps there are
         self.epoch_loop = base.epoch_loop  # carries max_steps and what fast_dev_run set
         self.open_session: Callable[[], Session] | None = None  # set by the Trainer before it fits
         self.session: Session | None = None
@@ -50,8 +51,8 @@ class ActiveLearningLoop(_FitLoop):
         choice = session.choose(observation)  # 3: one region in each pool
         session.label(observation.pools.gather(1, choice.picked).flatten())  # 4: the oracle, the two sets
         trained = self._train_and_score()  # 5-6: Lightning's own epoch and validation
-        self.result = session.learn(observation, choice, trained)  # 7: for those who learn
-        self.result.metrics[f"{self.result.kind}/seconds"] = time.perf_counter() - started
+        result = session.learn(observation, choice, trained)  # 7: for those who learn
+        self.result = replace(result, seconds=time.perf_counter() - started)
 
     def _train_and_score(self) -> Trained:
         """Steps 5 and 6: one training iteration on the new regions, then mean IoU on the reward set."""
@@ -128,8 +129,6 @@ class ActiveLearningLoop(_FitLoop):
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
         """Keep the session's state until it is opened."""
         super().on_load_checkpoint(state_dict)
-        if "session" not in state_dict:
-            raise ConfigError("this checkpoint holds no game: `ralseg fit` cannot go on from it")
         if state_dict["in_step"]:
             raise ConfigError(
                 "this checkpoint was written in the middle of a step and cannot be resumed exactly; "

@@ -39,6 +39,8 @@ class LabellingModule(pl.LightningModule):
         gradient_clip: Largest norm of the segmenter's gradient; 0 for none.
     """
 
+    has_agent = False
+
     def __init__(self, segmenter: Segmenter, gradient_clip: float = GRADIENT_CLIP) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -133,8 +135,9 @@ class LabellingModule(pl.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse to go on with a run of another segmenter, before its weights are touched."""
         about = checkpoint.get("ralseg", {})
-        if "segmenter_of_game" not in about:
-            raise ConfigError("this checkpoint holds no game: `fit` and `acquire` cannot go on from it")
+        if "segmenter_of_game" not in about or ("policy" in about) != self.has_agent:
+            command = "fit" if self.has_agent else "acquire"
+            raise ConfigError(f"this checkpoint is not of `ralseg {command}`, which can only go on with its own")
         self.segmenter.check_fits({"ralseg": {"segmenter": about["segmenter_of_game"]}})
 
 
@@ -149,6 +152,8 @@ class FitModule(LabellingModule):
         steps_per_episode: T, for the agent.
         gradient_clip: Largest norm of the segmenter's gradient; 0 for none.
     """
+
+    has_agent = True
 
     def __init__(
         self, segmenter: Segmenter, agent: Agent, steps_per_episode: int, gradient_clip: float = GRADIENT_CLIP

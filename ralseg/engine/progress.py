@@ -52,7 +52,9 @@ class GameProgress(ProgressBar):
             return
         result = result_of(trainer)
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=trainer.current_epoch + 1, description=result.line)
+            self._progress.update(
+                self._task, completed=trainer.current_epoch + 1, total=trainer.max_epochs, description=result.line
+            )
         elif result.news is not None:
             done = trainer.current_epoch + 1
             spent = time.monotonic() - self._started

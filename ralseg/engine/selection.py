@@ -163,7 +163,7 @@ def draw_boxes(pixels: NDArray[np.uint8], boxes: list[tuple[int, Box]], last_ste
 
 
 def write_selection(session: AcquireSession, folder: Path) -> None:
-    """All of it but the class frequencies."""
+    """Write ``selection.csv``, the label masks and the overlay pictures."""
     write_atomically(folder / "selection.csv", selection_table(session))
     write_masks(session, folder / "labels")
     draw_overlays(session, folder / "overlays")

@@ -23,6 +23,7 @@ from ralseg.engine.modules import LabellingModule, Trained
 from ralseg.errors import NotFiniteError, RalsegError
 from ralseg.labels.ledger import RegionLedger
 from ralseg.labels.oracle import LabelsNeeded, Oracle, RevealedLabels
+from ralseg.labels.vault import IGNORE
 from ralseg.runtime import distributed
 from ralseg.runtime.checkpoints import read_checkpoint
 from ralseg.runtime.seeding import stream_seed
@@ -59,6 +60,7 @@ class StepResult:
     line: str  # the step in a line
     news: str | None = None  # what has just ended (an episode, a budget), in a line
     episode: EndedEpisode | None = None
+    seconds: float = 0.0  # that the whole step took
     is_budget: bool = False  # whether a budget has just been met
     rounds: list[float] = field(default_factory=list)  # area under the curve of each round of validation so far
 
@@ -214,10 +216,14 @@ class Session(ABC):
             regions: [K] what was chosen.
         """
         answer = distributed.from_first(lambda: self.oracle.ask(regions, self.step))
+        name = type(self.oracle).__name__
         if not torch.isin(answer.regions, regions).all():
-            raise RalsegError(f"{type(self.oracle).__name__} labelled regions that nobody asked for ({self.where()})")
+            raise RalsegError(f"{name} labelled regions that nobody asked for ({self.where()})")
         if not len(answer.regions):
-            raise LabelsNeeded("no region of this step is labelled yet; the same command with --ckpt last goes on")
+            raise LabelsNeeded(
+                f"{name} has labelled none of the {len(regions)} regions of step {self.step} yet; repeat the command "
+                "with --ckpt last when it has"
+            )
         self.ledger.add(answer.regions, self.step)
         self._keep(answer.regions, answer.labels)
         self.data.show_regions(answer.regions, self.labels, self.stream_seed("augmentation"))
@@ -227,7 +233,19 @@ class Session(ABC):
         return answer.regions
 
     def _keep(self, regions: Tensor, labels: Tensor) -> None:
-        """Keep labels, and count their classes once."""
+        """Keep labels that are as an oracle should give them, and count their classes once."""
+        expected, num_classes = (len(regions), *self.regions.box_size), len(self.data.class_names)
+        if labels.dtype != torch.uint8 or labels.shape != expected:
+            raise RalsegError(
+                f"{type(self.oracle).__name__} gave labels {tuple(labels.shape)} of {labels.dtype}, but {expected} of "
+                f"torch.uint8 were asked for ({self.where()})"
+            )
+        unknown = labels[(labels >= num_classes) & (labels != IGNORE)].unique().tolist()
+        if unknown:
+            raise RalsegError(
+                f"{type(self.oracle).__name__} gave the classes {unknown}, but there are {num_classes}, from 0 on, and "
+                f"{IGNORE} for what cannot be told ({self.where()})"
+            )
         self.labels.add(regions, labels)
         self._histograms = torch.cat([self._histograms, class_histogram(labels, len(self.data.class_names))])
         self._checksums += [zlib.crc32(label.numpy().tobytes()) for label in labels]

@@ -60,11 +60,11 @@ class RunTrainer(pl.Trainer):
         kwargs["default_root_dir"] = folder
         if kwargs.get("logger") in (None, True):
             kwargs["logger"] = RunLogger(folder, experiment)
-        kwargs["plugins"] = [*_as_list(kwargs.get("plugins")), DurableCheckpointIO()]
+        kwargs["plugins"] = [*as_list(kwargs.get("plugins")), DurableCheckpointIO()]
         if SLURMEnvironment.detect() and not any(isinstance(p, ClusterEnvironment) for p in kwargs["plugins"]):
             # Lightning's own requeueing saves in the middle of a step; docs/reliability.md has ours
             kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
-        callbacks = [*_as_list(kwargs.get("callbacks")), ProblemFile()]
+        callbacks = [*as_list(kwargs.get("callbacks")), ProblemFile()]
         brought = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
         if kwargs.get("enable_checkpointing") is not False and not brought:
             every_n_epochs = checkpoint_every or kwargs.get("check_val_every_n_epoch") or 1
@@ -136,7 +136,7 @@ class RunTrainer(pl.Trainer):
         Args:
             model: The segmenter.
             dataloaders: As Lightning's.
-            ckpt_path: As Lightning's; ``ckpt`` goes first.
+            ckpt_path: As Lightning's; ignored where ``ckpt`` is given.
             verbose: Also print Lightning's own table.
             datamodule: The data.
             weights_only: As Lightning's; code in a checkpoint is never run.
@@ -187,7 +187,8 @@ def iou_table(scores: dict[str, float], class_names: tuple[str, ...]) -> Table:
     return table
 
 
-def _as_list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
+    """What an option that takes one thing or several was given; nothing where it was left out."""
     if value is None:
         return []
     return list(value) if isinstance(value, list) else [value]

@@ -104,7 +104,7 @@ class RegionLedger:
         if state["num_regions"] != self.num_regions:
             raise LedgerError(
                 f"the saved ledger has {state['num_regions']} regions, this set has {self.num_regions}: "
-                "it belongs to another split or grid"
+                "it belongs to another split or layout"
             )
         self._count = 0
         self._is_labelled.zero_()

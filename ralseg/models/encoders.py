@@ -29,7 +29,7 @@ def normalisation(encoder: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return IMAGENET_MEAN, IMAGENET_STD
 
 
-def offline_alternatives(encoder: str) -> str:
+def offline_alternatives() -> str:
     """What to do where nothing can be downloaded, as the end of an error message."""
     return (
         "where there is no internet, set model.encoder_weights to a file of weights for this encoder, to "

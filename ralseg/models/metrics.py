@@ -1,4 +1,4 @@
-"""Mean intersection over union, with void left out and absent classes said."""
+"""Mean intersection over union, without void pixels and without classes that do not occur."""
 
 from torch import Tensor
 from torchmetrics.classification import MulticlassJaccardIndex
@@ -38,8 +38,3 @@ class IoU(MulticlassJaccardIndex):
             for name, hit, total in zip(self.class_names, hits, union, strict=True)
             if total > 0
         }
-
-    def absent(self) -> list[str]:
-        """The classes that neither the labels nor the predictions hold."""
-        present = self.per_class()
-        return [name for name in self.class_names if name not in present]

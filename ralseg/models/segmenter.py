@@ -91,7 +91,7 @@ class Prediction:
 
         Args:
             samples: Number of dropout masks.
-            seeds: One an image, so that the company an image is in changes nothing.
+            seeds: One an image, so that results do not depend on which images share a batch.
         """
         dropouts = [module for module in self.segmenter.modules() if isinstance(module, _DROPOUT) and 0 < module.p < 1]
         if not dropouts:

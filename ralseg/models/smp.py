@@ -1,4 +1,4 @@
-"""Segmenters from segmentation-models-pytorch: every architecture, any encoder."""
+"""Segmenters from segmentation-models-pytorch: every architecture but DPT, whose parts are of another kind."""
 
 import inspect
 from collections.abc import Iterator
@@ -24,6 +24,7 @@ Architecture = Literal[
 _OWN_DROPOUT = {"FPN": "decoder_dropout", "PSPNet": "psp_dropout"}
 """Decoders that end with a dropout of their own, and what it is called."""
 _OURS = {"self", "kwargs", "encoder_name", "encoder_weights", "in_channels", "classes", "activation", "aux_params"}
+_OURS |= set(_OWN_DROPOUT.values())  # model.dropout says it
 """Parameters of an architecture that are not the user's."""
 
 
@@ -139,7 +140,7 @@ class SmpSegmenter(Segmenter):
         options = dict(self.decoder_options)
         self._check_options(options)
         if self.arch in _OWN_DROPOUT:
-            options.setdefault(_OWN_DROPOUT[self.arch], self.dropout)
+            options[_OWN_DROPOUT[self.arch]] = self.dropout
         try:
             net = getattr(smp, self.arch)(
                 self.encoder_name, encoder_weights=from_hub, classes=len(self.class_names), **options
@@ -158,7 +159,7 @@ class SmpSegmenter(Segmenter):
             reason = str(error).splitlines()[0]
             raise ConfigError(
                 f"model.encoder_weights=imagenet: the weights of {self.encoder_name} could not be downloaded "
-                f"({reason}); " + encoders.offline_alternatives(self.encoder_name)
+                f"({reason}); " + encoders.offline_alternatives()
             ) from error
         if weights == encoders.LITE0:
             encoders.load_lite0(self.encoder_name, net.encoder)

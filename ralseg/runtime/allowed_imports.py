@@ -94,7 +94,10 @@ def check(path: str, option: str) -> None:
     is_allowed = any(path.startswith(f"{module}.") for module in (*ALWAYS, *allowed_by_user()))
     if _is_restricted and not is_allowed:
         module = path.rpartition(".")[0]
-        raise ConfigError(f"{option} {path}: not imported, for only a configuration names it; add {FLAG} {module}")
+        raise ConfigError(
+            f"{option} {path}: not imported, because only a file names it, and ralseg imports nothing unknown by "
+            f"itself; if you trust it, add {FLAG} {module}"
+        )
 
 
 def import_class(path: str, base: type, option: str) -> Any:

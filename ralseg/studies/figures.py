@@ -68,7 +68,7 @@ def budget_curves(table: Table, full: float | None, folder: Path) -> str:
     return _save(figure, folder, "budget_curves")
 
 
-def differences(table: Table, verdicts: list[Verdict], folder: Path) -> str:
+def differences(verdicts: list[Verdict], folder: Path) -> str:
     """Paired differences at each budget and in area, with their intervals."""
     rows = []
     for verdict in verdicts:

@@ -161,7 +161,7 @@ class Cell:
         return found | {"method": self.method}
 
     def config(self) -> dict[str, Any]:
-        """The values of its `ralseg acquire`; an earlier try is gone on with."""
+        """The values of its `ralseg acquire`; an interrupted run in its folder is continued."""
         config = self.content
         for key, value in self.options.items():
             config = set_option(config, key, value)

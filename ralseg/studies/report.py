@@ -60,7 +60,7 @@ def make_report(
     drawn = {
         "budget_curves": figures.budget_curves(table, full, folder),
         "class_shares": figures.class_shares(table, shares, folder),
-        "differences": figures.differences(table, verdicts, folder) if verdicts else None,
+        "differences": figures.differences(verdicts, folder) if verdicts else None,
     }
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     text = environment.get_template("report.html.j2").render(

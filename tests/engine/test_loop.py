@@ -17,7 +17,7 @@ from ralseg.errors import ConfigError, RalsegError
 from ralseg.labels import GridLayout
 from ralseg.runtime.checkpoints import read_checkpoint
 from support.data import small_data
-from support.games import assert_same, blocks, dqn, everything, game, play, segmenter
+from support.games import acquire, assert_same, blocks, dqn, everything, game, play, segmenter
 
 SUMMARY = {"features": "summary", "use_gate": False, "use_state": False, "batch_norm": False}
 
@@ -153,7 +153,7 @@ def test_checkpoints_hold_plain_data_and_say_what_the_policy_is(tmp_path):
     play(tmp_path, game())
     content = read_checkpoint(tmp_path / "checkpoints/best.ckpt")
     policy = content["ralseg"]["policy"]
-    assert policy["class_path"] == "ralseg.agents.query_network.QueryNetwork"
+    assert policy["class_path"] == "ralseg.QueryNetwork"
     assert policy["init_args"]["features"] == "3H+KL"
     assert policy["fits"]["num_state_regions"] == 12
     assert policy["fits"]["class_names"][0] == "sky"
@@ -217,6 +217,35 @@ def test_a_run_goes_on_with_its_own_agent_and_segmenter_only(tmp_path):
         play(tmp_path, longer, blocks(), ckpt="last")
     with pytest.raises(ConfigError, match="pyramid_channels: 32 in the checkpoint, 64 here"):
         play(tmp_path, longer, model=segmenter(pyramid_channels=64), ckpt="last")
+
+
+def test_a_player_that_does_not_exist_is_refused_before_anything_is_played(tmp_path):
+    with pytest.raises(ConfigError, match="agent block: 'entropie' is neither 'policy' nor one of bald"):
+        play(tmp_path, game(), blocks(block=["entropie", "policy"]))
+    with pytest.raises(ConfigError, match=r"episodes=4 must be a multiple of 3, the number of episodes"):
+        play(tmp_path, game(), blocks(block=["entropy", "policy", "perturbed"]))
+    assert not (tmp_path / "splits.json").exists()
+
+
+def test_heuristics_of_a_block_do_not_explore(tmp_path):
+    rules = game(episodes=2, validation_plays=0)
+    trainer = play(tmp_path, rules, blocks(block=["margin", "policy"], epsilon_start=1.0, epsilon_end=1.0))
+    assert [record["epsilon"] for record in trainer.fit_loop.session.history] == [0.0, 1.0]
+
+
+def test_a_run_that_reached_its_limit_can_be_repeated(tmp_path):
+    for _ in range(2):
+        trainer = play(tmp_path, game(), max_epochs=4, checkpoint_every=1, ckpt="last")
+        assert trainer.current_epoch == 4
+    assert not (tmp_path / "policy.ckpt").exists()
+    play(tmp_path, game(), ckpt="last")
+    assert (tmp_path / "policy.ckpt").exists()
+
+
+def test_a_checkpoint_of_fit_is_none_of_acquire(tmp_path):
+    play(tmp_path / "fit", game(episodes=2, validation_plays=0))
+    with pytest.raises(ConfigError, match="this checkpoint is not of `ralseg acquire`"):
+        acquire(tmp_path / "acquire", ckpt=str(tmp_path / "fit/checkpoints/last.ckpt"))
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):

@@ -115,6 +115,29 @@ def test_labels_that_nobody_asked_for_are_refused(tmp_path):
         acquire(tmp_path, oracle=Eager(), options=SHORT)
 
 
+class Sloppy(MaskOracle):
+    """Changes what it should give."""
+
+    def __init__(self, change) -> None:
+        self.change = change
+
+    def label(self, regions):
+        return self.change(super().label(regions))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda labels: labels.long(), r"Sloppy gave labels \(4, 32, 32\) of torch.int64, but \(4, 32, 32\) of"),
+        (lambda labels: labels[:, 1:], r"Sloppy gave labels \(4, 31, 32\) of torch.uint8"),
+        (lambda labels: labels.fill_(11), r"Sloppy gave the classes \[11\], but there are 11, from 0 on"),
+    ],
+)
+def test_labels_of_another_kind_are_refused_by_name(tmp_path, change, message):
+    with pytest.raises(RalsegError, match=message):
+        acquire(tmp_path, oracle=Sloppy(change))
+
+
 def test_an_oracle_that_needs_time_is_no_failure():
     assert LabelsNeeded("later").exit_code == 0
 
