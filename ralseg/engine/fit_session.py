@@ -106,8 +106,18 @@ class FitSession(Session):
         """K pools of N unlabelled regions, of which one each is taken."""
         num_pools = min(self.game.regions_per_step, self.game.budget - len(self.ledger))
         pools = self.ledger.draw_pools(num_pools, self.game.pool_size, self.stream("pools"))
-        # all that is played in training is learned from, whoever plays; in validation each sees what it needs
-        return pools, 1, self.agent.needs if self.is_training else self.player().needs
+        return pools, 1, self._needs()
+
+    def _needs(self) -> Needs:
+        """What must be seen: what the player asks for and, in training, what the agent learns from, whoever plays."""
+        played, learned = self.player().needs, self.agent.needs
+        if not self.is_training:
+            return played
+        return replace(
+            learned,
+            measures=tuple(dict.fromkeys((*learned.measures, *played.measures))),
+            labelled_measures=tuple(dict.fromkeys((*learned.labelled_measures, *played.labelled_measures))),
+        )
 
     def look_at(self, pools: Tensor, picks: int, needs: Needs, labels: Tensor | None = None) -> Observation:
         """What the agent asks to see; where it is taught, its teacher sees the train set's labels."""
