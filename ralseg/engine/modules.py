@@ -15,6 +15,7 @@ from ralseg.data.samples import Batch
 from ralseg.errors import ConfigError
 from ralseg.models.segmenter import Segmenter
 from ralseg.runtime import distributed
+from ralseg.runtime.checkpoints import differences
 
 GRADIENT_CLIP = 4.0
 """Largest norm of the segmenter's gradient (paper)."""
@@ -198,11 +199,13 @@ class FitModule(LabellingModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse to go on with a run of another segmenter, or of an agent whose policy is another."""
         super().on_load_checkpoint(checkpoint)
-        saved, own = checkpoint["ralseg"].get("policy"), self.agent.policy.description()
-        if saved != own:
+        differing = differences(checkpoint["ralseg"]["policy"], self.agent.policy.description())
+        if differing:
             raise ConfigError(
-                f"the checkpoint is of an agent with another policy: {saved} there, {own} here; go on with the agent "
-                "in the run's config.yaml, or start anew in another trainer.default_root_dir"
+                "the checkpoint is of an agent with another policy: "
+                + "; ".join(differing)
+                + "; go on with the agent in "
+                "the run's config.yaml, or start anew in another trainer.default_root_dir"
             )
 
 

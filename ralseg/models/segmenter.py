@@ -19,6 +19,7 @@ from ralseg.errors import ConfigError
 from ralseg.labels.vault import IGNORE
 from ralseg.models.metrics import IoU
 from ralseg.runtime import distributed
+from ralseg.runtime.checkpoints import differences
 
 _DROPOUT = (nn.Dropout, nn.Dropout2d)
 
@@ -62,12 +63,6 @@ def inverse_sqrt_weights(frequencies: Tensor) -> Tensor:
     """
     weights = frequencies.clamp(min=2e-3).rsqrt()
     return weights / (weights * frequencies).sum()
-
-
-def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    """Nested plain values by their innermost names."""
-    inner = (_flat(value) if isinstance(value, dict) else {key: value} for key, value in values.items())
-    return {key: value for part in inner for key, value in part.items()}
 
 
 class Prediction:
@@ -283,12 +278,7 @@ class Segmenter(pl.LightningModule):
         saved = checkpoint.get("ralseg", {}).get("segmenter")
         if not isinstance(saved, dict):
             raise ConfigError("this file is not a ralseg segmenter checkpoint (`ralseg pretrain` writes those)")
-        there, here = _flat(saved), _flat(self.describe())
-        differing = [
-            f"{key}: {there.get(key)!r} in the checkpoint, {here.get(key)!r} here"
-            for key in {**here, **there}
-            if there.get(key) != here.get(key)
-        ]
+        differing = differences(saved, self.describe())
         if differing:
             raise ConfigError("the checkpoint does not fit this model: " + "; ".join(differing))
 

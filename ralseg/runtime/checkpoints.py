@@ -110,3 +110,24 @@ def read_checkpoint(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"{path}: holds a {type(content).__name__}, not a checkpoint")
     return content
+
+
+def differences(saved: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """What differs between the plain values of a checkpoint and those of an object, by their innermost names.
+
+    Example:
+        >>> differences({"net": {"width": 64}}, {"net": {"width": 32}})
+        ['width: 64 in the checkpoint, 32 here']
+    """
+    there, own = _flat(saved), _flat(here)
+    return [
+        f"{key}: {there.get(key)!r} in the checkpoint, {own.get(key)!r} here"
+        for key in {**own, **there}
+        if there.get(key) != own.get(key)
+    ]
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """Nested plain values by their innermost names."""
+    inner = (_flat(value) if isinstance(value, dict) else {key: value} for key, value in values.items())
+    return {key: value for part in inner for key, value in part.items()}

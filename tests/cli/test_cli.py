@@ -165,8 +165,7 @@ def test_checkpoints_that_do_not_fit_say_what_differs(folder, capsys):
     assert main(["pretrain", "--config", "tiny.yaml"]) == 0
     assert main(["test", "--config", "tiny.yaml", "--model.pyramid_channels", "64"]) == 2
     said = capsys.readouterr().err
-    assert "decoder: {'decoder_pyramid_channels': 32, 'decoder_segmentation_channels': 32} in the checkpoint" in said
-    assert "{'decoder_pyramid_channels': 64, 'decoder_segmentation_channels': 32} here" in said
+    assert "decoder_pyramid_channels: 32 in the checkpoint, 64 here" in said
     assert main(["test", "--config", "tiny.yaml", "--ckpt", "absent.ckpt"]) == 2
     assert "absent.ckpt: no such checkpoint" in capsys.readouterr().err
     Path("junk.ckpt").write_bytes(b"junk")
