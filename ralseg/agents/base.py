@@ -9,7 +9,6 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
-import ralseg
 from ralseg.acquisition.heuristics import HEURISTICS
 from ralseg.acquisition.observation import Observation
 from ralseg.acquisition.policy import Needs, Policy
@@ -74,6 +73,8 @@ class LearnedPolicy(nn.Module, Policy):
         {}
     """
 
+    public_path: str | None = None  # what checkpoints call the class, if not where it is defined
+
     @abstractmethod
     def init_args(self) -> dict[str, Any]:
         """The arguments that make a policy like this one, as plain values; they go into checkpoints."""
@@ -89,10 +90,8 @@ class LearnedPolicy(nn.Module, Policy):
     def description(self) -> dict[str, Any]:
         """What makes this policy again, in plain values; goes into checkpoints."""
         kind = type(self)
-        is_public = kind.__module__.startswith("ralseg.") and getattr(ralseg, kind.__name__, None) is kind
         return {
-            # a public name outlives the next move of a module
-            "class_path": f"ralseg.{kind.__name__}" if is_public else f"{kind.__module__}.{kind.__qualname__}",
+            "class_path": self.public_path or f"{kind.__module__}.{kind.__qualname__}",
             "init_args": self.init_args(),
             "fits": self.fits(),
         }

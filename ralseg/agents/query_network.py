@@ -113,6 +113,7 @@ class QueryNetwork(LearnedPolicy):
         torch.Size([3, 5])
     """
 
+    public_path = "ralseg.QueryNetwork"  # it outlives the next move of this module
     net: TwoPathNetwork
 
     def __init__(

@@ -48,7 +48,7 @@ def test_impossible_rules_are_refused(options, message):
 
 @pytest.mark.parametrize("block", [[], ["policy", "entropy"]])
 def test_episodes_that_blocks_do_not_divide_are_refused(block):
-    message = f"episodes=5 must be a multiple of the {len(block)} episodes of agent block"
+    message = f"episodes=5 must be a multiple of {len(block)}, the number of episodes"
     with pytest.raises(ConfigError, match=message):
         plan_episodes(Game(episodes=5), block)
 

@@ -99,7 +99,7 @@ def test_a_run_without_an_answer_waits_and_goes_on(tmp_path, capsys):
     acquire(tmp_path / "whole", options=SHORT)
     _, nothing = acquire(tmp_path / "run", oracle=Waiting(answers=False), options=SHORT)
     assert nothing is None
-    assert "--ckpt last goes on" in capsys.readouterr().out
+    assert "Waiting has labelled none of the 4 regions of step 1 yet" in capsys.readouterr().out
     assert len(selected(tmp_path / "run")) == 4
     acquire(tmp_path / "run", oracle=Waiting(answers=True), ckpt="last", options=SHORT)
     assert selected(tmp_path / "run") == selected(tmp_path / "whole")

@@ -82,5 +82,5 @@ def test_no_region_twice_and_none_that_does_not_exist(regions):
 
 
 def test_a_ledger_of_another_set_is_refused():
-    with pytest.raises(LedgerError, match="another split or grid"):
+    with pytest.raises(LedgerError, match="another split or layout"):
         RegionLedger(5).load_state_dict(RegionLedger(6).state_dict())

@@ -38,7 +38,8 @@ def main() -> None:
     weights = torch.tensor([7.0 - rank])
     distributed.share([weights])
     heard["shared"] = weights.tolist()
-    print(json.dumps(heard))
+    print(json.dumps(heard), flush=True)
+    distributed.dissolve()  # its threads must not outlive the process's own end
 
 
 main()
