@@ -151,7 +151,7 @@ class AcquireSession(Session):
         self.values += [score_of[region] for region in new.tolist()]
         metrics = {
             "acquisition/labelled": float(labelled),
-            "acquisition/labelled_percent": 100 * labelled / len(self.regions),
+            "acquisition/labelled_percent": 100 * labelled / self.ledger.num_regions,
             "acquisition/score": sum(self.values[-len(new) :]) / len(new),
             "segmenter/loss": trained.loss,
         }

@@ -187,7 +187,7 @@ class FitSession(Session):
             f"{kind}/miou": self.scores[-1],
             f"{kind}/gain": gain,
             f"{kind}/labelled": float(labelled),
-            f"{kind}/labelled_percent": 100 * labelled / len(self.regions),
+            f"{kind}/labelled_percent": 100 * labelled / self.ledger.num_regions,
             "segmenter/loss": trained.loss,
             "query/mean": float(choice.values.mean()),
             "query/deviation": float(choice.values.std(correction=0)),

@@ -240,7 +240,9 @@ class WeightAverage:
     @torch.no_grad()
     def swap_out(self) -> None:
         """Put the weights back."""
-        for weight, live in zip(self._segmenter.trained_tensors(), self._live, strict=False):
+        if not self._live:
+            return
+        for weight, live in zip(self._segmenter.trained_tensors(), self._live, strict=True):
             weight.copy_(live)
         self._live = []
 
