@@ -4,8 +4,8 @@
     python benchmarks/bakeoff.py pay                     # what each candidate reward pays for those selections
     python benchmarks/bakeoff.py table                   # how well the orders agree
 
-Needs theta_0s: `ralseg pretrain --config camvid_cpu_pretrain.yaml --seeds 0,1,2,3,4,5,6,7,8,9,16,17`. Every part goes on
-where it was cut off. Only images of D_S, D_T and D_R are looked at. Regions are taken from one sequence of D_S and D_T
+Needs theta_0s: `ralseg pretrain --config camvid_cpu_pretrain.yaml --seeds 0,1,2,3,4,5,6,7`. Every part goes on where it
+was cut off. Only images of D_S, D_T and D_R are looked at. Regions are taken from one sequence of D_S and D_T
 (0016E5, the largest). A second sequence pays, where a reward is paid on other scenes. The third judges: it tests the
 network after its final training. The last two change places from seed to seed. What a theta_0 was trained on is in none
 of the three, and is mixed into the final training, as in the study.
@@ -22,10 +22,12 @@ from torch import Tensor
 from benchmarks.headroom import SeeingTrainer
 from ralseg.acquisition import Policy
 from ralseg.acquisition.heuristics import Uniform
-from ralseg.agents.loading import load_policy
+from ralseg.agents import QueryNetwork
+from ralseg.agents.loading import policy_alone
 from ralseg.agents.paired_blocks import Perturbed
 from ralseg.commands import AcquireCLI, quiet_console, run_cli
 from ralseg.config import resolve_configs
+from ralseg.data import CamVid
 from ralseg.runtime.checkpoints import read_checkpoint
 from ralseg.runtime.files import write_atomically
 from ralseg.runtime.seeding import stream
@@ -55,7 +57,11 @@ class Pushed(Policy):
     """
 
     def __init__(self, seed: int = 0, sign: int = 1) -> None:
-        self._policy = Perturbed(load_policy(Path(KEPT)), 0.7, stream(seed, "bake-off"), sign)
+        saved = policy_alone(read_checkpoint(Path(KEPT)))
+        policy = QueryNetwork(**saved["ralseg"]["policy"]["init_args"])
+        policy.build(CamVid.class_names, num_state_regions=0, seed=0)
+        policy.load_state_dict(saved["state_dict"])
+        self._policy = Perturbed(policy, 0.7, stream(seed, "bake-off"), sign)
         self.needs = self._policy.needs
 
     def scores(self, observation, generator) -> Tensor:
@@ -71,7 +77,6 @@ SELECTIONS: dict[str, str] = {
     "bald": "bald",
     "rare_bald": "rare_bald",
     "rarity forecast": KEPT,
-    "paired blocks": "docs/study/main/policy0.ckpt",
     "true rarity": "benchmarks.headroom.TrueRarity",
     "pushed": "benchmarks.bakeoff.Pushed",
     "pushed back": "benchmarks.bakeoff.Pushed",
@@ -123,7 +128,7 @@ def main() -> None:
     """Run a part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["play", "pay", "table"])
-    parser.add_argument("--seeds", default="0,1,2,3,4,5,6,7,8,9,16,17", help="of theta_0s that the study does not end with")
+    parser.add_argument("--seeds", default="0,1,2,3,4,5,6,7", help="of theta_0s")
     parser.add_argument("--folder", default="runs/bakeoff")
     parser.add_argument("--encoder", default="lite0", choices=["lite0", "tiny_vit"])
     asked, options = parser.parse_known_args()

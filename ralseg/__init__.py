@@ -45,6 +45,7 @@ _PLACES = {
         "ActiveLearningLoop",
         "FinalTraining",
         "Game",
+        "ShortTraining",
     ),
     "ralseg.labels": (
         "Answer",
@@ -55,6 +56,7 @@ _PLACES = {
         "Oracle",
     ),
     "ralseg.models": (
+        "ClosedFormSegmenter",
         "FPNSegmenter",
         "Segmenter",
         "SmpSegmenter",
@@ -69,6 +71,7 @@ __all__ = [
     "ActiveLearningLoop",
     "Agent",
     "Answer",
+    "ClosedFormSegmenter",
     "FPNSegmenter",
     "FinalTraining",
     "Game",
@@ -89,6 +92,7 @@ __all__ = [
     "SegmentationData",
     "SegmentationDataset",
     "Segmenter",
+    "ShortTraining",
     "SmpSegmenter",
     "SplitSizes",
     "Study",
@@ -108,9 +112,9 @@ if TYPE_CHECKING:
     from ralseg.agents import DQN, Agent, LearnedPolicy, PairedBlocks, PlayedStep, QueryNetwork, RarityForecast
     from ralseg.api import acquire, compare, fit, load_segmenter, predict, pretrain, test
     from ralseg.data import SegmentationData, SegmentationDataset, SplitSizes
-    from ralseg.engine import AcquisitionConfig, ActiveLearningLoop, FinalTraining, Game
+    from ralseg.engine import AcquisitionConfig, ActiveLearningLoop, FinalTraining, Game, ShortTraining
     from ralseg.labels import Answer, GridLayout, LabelsNeeded, Layout, MaskOracle, Oracle
-    from ralseg.models import FPNSegmenter, Segmenter, SmpSegmenter
+    from ralseg.models import ClosedFormSegmenter, FPNSegmenter, Segmenter, SmpSegmenter
     from ralseg.studies import Study
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from ralseg.acquisition.features import class_histogram, entropy_map, rarity
 from ralseg.errors import ConfigError
 from ralseg.labels.layout import RegionMaps, Regions
+from ralseg.labels.vault import IGNORE
 from ralseg.models.segmenter import Prediction, predicted_classes
 
 BALD_SAMPLES = 20
@@ -38,6 +40,7 @@ class RegionPredictions:
     seeds: list[int]  # one an image: what is drawn at random must not depend on which images share a batch
     labelled: Tensor  # [L, C] class shares of the regions labelled so far
     labels: Tensor | None = None  # [r, *box_size] the regions' own labels, for measures that teach
+    judge: Callable[[], Any] | None = None  # gives the pixels that pay, for measures that teach
 
     @property
     def logits(self) -> Tensor:
@@ -59,6 +62,29 @@ class RegionPredictions:
                 "a measure reads the labels of unlabelled regions: only agents that are taught may use it"
             )
         return self.labels
+
+    def label_maps(self) -> Tensor:
+        """The regions' own labels at the pixels of ``maps``; 255 outside of a region: [r, h, w]."""
+        stride = self.prediction.segmenter.label_stride
+        images = self.regions.images
+        masks = torch.full((len(self.seeds), images.height, images.width), IGNORE, dtype=torch.uint8)
+        places = zip(
+            self.rows.tolist(), self.regions.boxes(self.numbers.cpu()).tolist(), self.own_labels().cpu(), strict=True
+        )
+        for row, (x, y, width, height), labels in places:
+            window, label = masks[row, y : y + height, x : x + width], labels[:height, :width]
+            window.copy_(torch.where(label == IGNORE, window, label))
+        found = self.regions.cut(masks[:, ::stride, ::stride], self.rows.cpu(), self.numbers.cpu())
+        values = found.values if found.inside is None else torch.where(found.inside, found.values, IGNORE)
+        return values.to(self.numbers.device)
+
+    def paying_pixels(self) -> Any:
+        """Pixels of the images that pay; an error for everyone but a teacher."""
+        if self.judge is None:
+            raise ConfigError(
+                "a measure reads the labels of the images that pay: only agents that are taught may use it"
+            )
+        return self.judge()
 
 
 Measure = Callable[[RegionPredictions], Tensor]
@@ -131,19 +157,24 @@ def class_entropy(seen: RegionPredictions) -> Tensor:
 @measure
 def embedding(seen: RegionPredictions) -> Tensor:
     """Mean of the segmenter's embedding over the region: [r, D]."""
-    return seen.regions.average(seen.prediction.embedding(), seen.rows, seen.numbers)
+    return seen.prediction.average(seen.regions, seen.rows, seen.numbers)
+
+
+@measure
+def novelty(seen: RegionPredictions) -> Tensor:
+    """How far the region lies from everything labelled, in feature space: [r]."""
+    return seen.prediction.novelty(seen.regions, seen.rows, seen.numbers)
 
 
 @measure
 def bald(seen: RegionPredictions) -> Tensor:
-    """Mean mutual information between prediction and dropout mask: [r].
+    """Mean mutual information between prediction and what the network is unsure of (its dropout mask): [r].
 
     Sums are kept instead of samples, so memory does not grow with their number.
     """
     expected = torch.zeros_like(seen.logits)
     own_entropy = torch.zeros_like(seen.logits[:, 0])
-    for sample in seen.prediction.sampled(BALD_SAMPLES, seen.seeds):
-        logits = seen.cut(sample)
+    for logits in seen.prediction.sampled_at(seen.regions, seen.rows, seen.numbers, BALD_SAMPLES, seen.seeds):
         expected += logits.softmax(1) / BALD_SAMPLES
         own_entropy += entropy_map(logits) / BALD_SAMPLES
     entropy_of_mean: Tensor = torch.special.entr(expected).sum(1) / math.log(expected.shape[1])
@@ -155,3 +186,10 @@ def true_rarity(seen: RegionPredictions) -> Tensor:
     """How much the region holds of classes that labels are short of: [r]. It reads labels, so it can only teach."""
     labels = seen.own_labels()
     return rarity(class_histogram(labels, seen.logits.shape[1]), seen.labelled.to(labels.device))
+
+
+@measure
+def credit(seen: RegionPredictions) -> Tensor:
+    """The change of mean IoU on the images that pay if this region alone were labelled: [r]. It can only teach."""
+    labels, judge = seen.label_maps(), seen.paying_pixels()
+    return seen.prediction.credit(seen.regions, seen.rows, seen.numbers, labels, judge)

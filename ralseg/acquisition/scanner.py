@@ -1,6 +1,8 @@
 """The scanner: features and measures of regions from one pass of the segmenter over each image."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +27,7 @@ class Scan:
         batch_size: Images in a pass.
         labelled: [L, C] class shares of the regions labelled so far.
         labels: [R, *box_size] labels of the regions themselves, for measures that teach.
+        judge: Gives the pixels that pay, for measures that teach.
     """
 
     pooling: features.EntropyPooling | None = None
@@ -33,6 +36,7 @@ class Scan:
     batch_size: int = 16
     labelled: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     labels: Tensor | None = None
+    judge: Callable[[], Any] | None = None
 
 
 def scan(segmenter: Segmenter, regions: Regions, wanted: Tensor, what: Scan) -> RegionFeatures:
@@ -94,7 +98,7 @@ def _scan(
             entropy = regions.cut(features.entropy_map(prediction.logits), rows, numbers)
             classes = regions.cut(predicted_classes(prediction.logits), rows, numbers).values
         else:
-            logits = regions.cut(prediction.logits, rows, numbers)
+            logits = prediction.cut(regions, rows, numbers)
             entropy = RegionMaps(features.entropy_map(logits.values), logits.inside)
             classes = predicted_classes(logits.values)
         described = features.region_features(classes, entropy, len(segmenter.class_names), what.pooling)
@@ -104,10 +108,11 @@ def _scan(
                 regions,
                 rows,
                 numbers,
-                logits or regions.cut(prediction.logits, rows, numbers),
+                logits or prediction.cut(regions, rows, numbers),
                 [mixed_seed(what.seed, index) for index in indices],
                 what.labelled,
                 None if what.labels is None else what.labels[is_here].to(segmenter.device),
+                what.judge,
             )
             described = replace(described, measures={name: find_measure(name)(seen) for name in what.measures})
         parts.append(described)

@@ -11,6 +11,7 @@ from ralseg.engine.fit_trainer import FitTrainer
 from ralseg.engine.game import Game
 from ralseg.engine.loop import ActiveLearningLoop
 from ralseg.engine.session import Session, StepResult
+from ralseg.engine.short_training import ShortTraining
 from ralseg.engine.trainer import RunTrainer
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "Game",
     "RunTrainer",
     "Session",
+    "ShortTraining",
     "StepResult",
 ]

@@ -1,21 +1,27 @@
 """The session of `ralseg fit`: episodes on the train set, and an agent that learns from them."""
 
+from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from ralseg.acquisition.heuristics import HEURISTICS
 from ralseg.acquisition.observation import Observation
 from ralseg.acquisition.policy import Needs, Policy, epsilon_greedy
 from ralseg.agents.base import Episode, PlayedStep
 from ralseg.data.datamodule import SegmentationData
+from ralseg.data.samples import Batch, JoinedSamples
+from ralseg.engine.final_training import RoundSampler, mixed_images
 from ralseg.engine.game import Game, find_weights, plan_episodes
 from ralseg.engine.learning_curves import finished_rounds, validation_metrics
 from ralseg.engine.modules import FitModule, Trained
+from ralseg.engine.selection import by_image
 from ralseg.engine.session import Choice, EndedEpisode, Session, StepResult
 from ralseg.errors import ConfigError, NotFiniteError, PoolExhausted
+from ralseg.runtime.seeding import stream
 
 SET = "train_set"
 
@@ -38,7 +44,9 @@ class FitSession(Session):
         self.episode_number = 0
         self.training_steps = 0
         self.history: list[dict[str, Any]] = []
+        self._judging: Any = None
         module.average.share = game.weight_average
+        module.converged.config = game.short_training
         self.initial_weights = find_weights(game.initial_weights, "initial_weights")
         self.validation_weights = find_weights(game.validation_weights, "validation_weights") or self.initial_weights
         self._check_rules()
@@ -102,6 +110,30 @@ class FitSession(Session):
             return 0.0
         return self.agent.epsilon(self.training_steps)
 
+    def start(self) -> None:
+        """Return to theta_0; another episode may be judged by other pixels."""
+        super().start()
+        self.module.converged.show({}, ())
+        self._judging = None
+
+    def label(self, regions: Tensor) -> Tensor:
+        """Step 4; where a short training scores the step, it is shown everything labelled so far."""
+        labelled = super().label(regions)
+        if self.game.short_training.iterations:
+            self.module.converged.show(self.theta_0(), self._everything_labelled())
+        return labelled
+
+    def _everything_labelled(self) -> DataLoader[Batch]:
+        """As many batches of labelled regions, and of the images that theta_0 knows, as the short training has."""
+        data, batch_size = self.data, self.data.batch_size
+        samples = data.region_samples(list(by_image(self).values()), self.labels)
+        known = mixed_images(data, ["fit_set"], self.weights_name) if self.weights_name else []
+        if known:
+            data.masks.open(known)
+            samples = JoinedSamples(samples, data.image_samples(known, augment=True))
+        draws = self.game.short_training.iterations * batch_size
+        return data.loader(samples, RoundSampler(len(samples), draws, self.stream_seed("short training")), batch_size)
+
     def candidates(self) -> tuple[Tensor, int, Needs]:
         """K pools of N unlabelled regions, of which one each is taken."""
         num_pools = min(self.game.regions_per_step, self.game.budget - len(self.ledger))
@@ -119,12 +151,28 @@ class FitSession(Session):
             labelled_measures=tuple(dict.fromkeys((*learned.labelled_measures, *played.labelled_measures))),
         )
 
-    def look_at(self, pools: Tensor, picks: int, needs: Needs, labels: Tensor | None = None) -> Observation:
+    def look_at(
+        self,
+        pools: Tensor,
+        picks: int,
+        needs: Needs,
+        labels: Tensor | None = None,
+        judge: Callable[[], Any] | None = None,
+    ) -> Observation:
         """What the agent asks to see; where it is taught, its teacher sees the train set's labels."""
         if self.is_training and self.agent.teacher is not None:
             needs = replace(needs, measures=(*needs.measures, self.agent.teacher))
             labels = self.oracle.label(pools.flatten())  # every process has these masks: no need to send them
-        return super().look_at(pools, picks, needs, labels)
+            judge = self._judge
+        return super().look_at(pools, picks, needs, labels, judge)
+
+    def _judge(self) -> Any:
+        """A sample of the pixels that pay, the same for a whole episode."""
+        if self._judging is None:
+            kind, draw, _ = self.counters()
+            drawn = stream(self.data.seed, f"{kind} judge", draw)
+            self._judging = self.segmenter.reward_pixels(self.data.val_dataloader(), self.game.credit_pixels, drawn)
+        return self._judging
 
     def decide(self, observation: Observation) -> Choice:
         """Step 3: one sub-action in each pool, epsilon-greedily."""
@@ -266,6 +314,7 @@ class FitSession(Session):
             "budget": self.game.budget,
             "regions_per_step": self.game.regions_per_step,
             "pool_size": self.game.pool_size,
+            "short_training": self.game.short_training.iterations,
             **self.agent.rules(),
             "initial_weights": [str(path) for path in self.initial_weights],
             "validation_weights": [str(path) for path in self.validation_weights],
@@ -291,7 +340,8 @@ class FitSession(Session):
         """Go on where a checkpoint left off."""
         self.episode_number, self.step = state["episode_number"], state["step"]
         self.training_steps, self.history = state["training_steps"], state["history"]
-        differing = [name for name, value in self._rules().items() if state["rules"].get(name) != value]
+        saved = {"short_training": 0} | state["rules"]  # a checkpoint of an earlier version may not name it
+        differing = [name for name, value in self._rules().items() if saved.get(name) != value]
         if differing:
             raise ConfigError(
                 "the checkpoint is of a game with other rules: " + ", ".join(differing) + " differ; "

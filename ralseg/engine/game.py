@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ralseg.agents.base import POLICY, Episode
+from ralseg.engine.short_training import ShortTraining
 from ralseg.errors import ConfigError
 
 REFERENCES = ("uniform", "entropy")
 """The heuristics that play the validation games beside the policy."""
+_NO_TRAINING = ShortTraining()
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,9 @@ class Game:
         validation_plays: Games in a validation; the same for every round and every method. 0: none.
         weight_average: Score an exponential moving average of the segmenter's weights that takes this share of
             the new weights each step; 1 scores the weights themselves (paper).
+        short_training: Score each step after a short training on everything labelled, instead of as it is.
+        credit_pixels: Labelled pixels of the images that pay by which the credit of one region is measured, where an
+            agent is taught by it.
 
     Example:
         >>> Game(budget=50, regions_per_step=24).steps_per_episode
@@ -42,12 +47,19 @@ class Game:
     validation_every: int = 20
     validation_plays: int = 4
     weight_average: float = 1.0
+    short_training: ShortTraining = _NO_TRAINING
+    credit_pixels: int = 5000
 
     def __post_init__(self) -> None:
-        at_least_one = ("budget", "regions_per_step", "pool_size", "episodes", "validation_every")
+        at_least_one = ("budget", "regions_per_step", "pool_size", "episodes", "validation_every", "credit_pixels")
         for key in at_least_one:
             if getattr(self, key) < 1:
                 raise ConfigError(f"trainer.game.{key}={getattr(self, key)} must be at least 1")
+        if self.short_training.iterations and self.weight_average < 1:
+            raise ConfigError(
+                "trainer.game.short_training scores other weights than those that weight_average averages; set "
+                "weight_average to 1"
+            )
         if not 0 < self.weight_average <= 1:
             raise ConfigError(f"trainer.game.weight_average={self.weight_average} must lie in (0, 1]")
 

@@ -12,6 +12,7 @@ from ralseg import __version__
 from ralseg.agents.base import Agent
 from ralseg.data.datamodule import SegmentationData
 from ralseg.data.samples import Batch
+from ralseg.engine.short_training import ConvergedWeights, ShortTraining
 from ralseg.errors import ConfigError
 from ralseg.models.segmenter import Segmenter
 from ralseg.runtime import distributed
@@ -48,6 +49,7 @@ class LabellingModule(pl.LightningModule):
         self.segmenter = segmenter
         self.gradient_clip = gradient_clip
         self.average = WeightAverage(segmenter, share=1.0)
+        self.converged = ConvergedWeights(segmenter, ShortTraining())
         self.built_weights: dict[str, Tensor] = {}
         self._loss = self._miou = self._started = self._scoring_seconds = 0.0
 
@@ -103,7 +105,8 @@ class LabellingModule(pl.LightningModule):
         loss = self.segmenter.loss(batch)
         self.manual_backward(loss)
         if self.gradient_clip:
-            torch.nn.utils.clip_grad_norm_(self.segmenter.parameters(), self.gradient_clip)
+            trained = [weight for group in optimizer.param_groups for weight in group["params"]]
+            torch.nn.utils.clip_grad_norm_(trained, self.gradient_clip)
         optimizer.step()
         distributed.share(self.segmenter.statistics())  # Lightning leaves that out where one optimises by hand
         self._loss = float(distributed.mean(loss.detach()))
@@ -111,9 +114,10 @@ class LabellingModule(pl.LightningModule):
     # -- step 6: mean IoU on the reward set -------------------------------------------------------
 
     def on_validation_start(self) -> None:
-        """Score the averaged weights; they take in the step just trained."""
+        """Score the averaged weights, which take in the step just trained, or those of a short training."""
         self._scoring_seconds -= time.perf_counter()
         self.average.swap_in()
+        self.converged.swap_in()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Count hits and misses."""
@@ -126,6 +130,7 @@ class LabellingModule(pl.LightningModule):
 
     def on_validation_end(self) -> None:
         """Go on training the weights themselves."""
+        self.converged.swap_out()
         self.average.swap_out()
         self._scoring_seconds += time.perf_counter()
 

@@ -17,6 +17,7 @@ from ralseg.data.class_stats import class_counts
 from ralseg.data.datamodule import SegmentationData
 from ralseg.data.readers import SUFFIXES
 from ralseg.engine.acquire_session import SET, AcquireSession
+from ralseg.engine.session import Session
 from ralseg.labels.layout import Box, Regions
 from ralseg.runtime.files import write_atomically, write_png
 
@@ -114,7 +115,7 @@ def mask_name(image_name: str) -> Path:
     return Path(*parents, f"{name}.png")
 
 
-def by_image(session: AcquireSession) -> dict[int, list[int]]:
+def by_image(session: Session) -> dict[int, list[int]]:
     """Labelled regions by the position of their image, in the order of labelling."""
     groups: dict[int, list[int]] = {}
     labelled = session.ledger.labelled

@@ -5,7 +5,7 @@ import math
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,6 +138,13 @@ class Session(ABC):
         self._histograms, self._checksums = self._histograms[:0], []
         self.step, self.scores, self.seconds, self._observation = 0, [], {}, None
 
+    def theta_0(self) -> dict[str, Tensor]:
+        """The weights that labelling starts from."""
+        if not self.weights_name:
+            return self.module.built_weights
+        weights: dict[str, Tensor] = read_checkpoint(Path(self.weights_name))["state_dict"]
+        return weights
+
     def observe(self) -> Observation:
         """Steps 1 and 2: look at the state set and the candidates, each image once; the same answer until `label`."""
         if self._observation is None:
@@ -145,7 +152,14 @@ class Session(ABC):
             self._observation = self.look_at(pools, picks, needs)
         return self._observation
 
-    def look_at(self, pools: Tensor, picks: int, needs: Needs, labels: Tensor | None = None) -> Observation:
+    def look_at(
+        self,
+        pools: Tensor,
+        picks: int,
+        needs: Needs,
+        labels: Tensor | None = None,
+        judge: Callable[[], Any] | None = None,
+    ) -> Observation:
         """What a policy asks to see of candidates.
 
         Args:
@@ -153,6 +167,7 @@ class Session(ABC):
             picks: Regions that will be taken from each pool.
             needs: What the policy asks for.
             labels: [K * N, *box_size] of the candidates, for measures that teach.
+            judge: Gives the pixels that pay, for measures that teach.
         """
         labelled, kind = self._histograms, needs.representation
         if not needs.looks:
@@ -166,7 +181,7 @@ class Session(ABC):
                 state = scan(self.segmenter, state_set, torch.arange(len(state_set)), what).vector()
         with self.timed("candidates"):
             pooling, seed = kind.pooling if kind else None, self.stream_seed("measures")
-            what = Scan(pooling, needs.measures, seed, batch_size, labelled, labels)
+            what = Scan(pooling, needs.measures, seed, batch_size, labelled, labels, judge)
             found = scan(self.segmenter, self.regions, pools.flatten(), what)
             known = self._look_at_labelled(needs)
         with self.timed("features"):

@@ -123,21 +123,22 @@ class GridRegions(Regions):
         return [region + y * self.columns + x for y, x in inside]
 
     def split(self, maps: Tensor) -> Tensor:
-        """Cut maps into all of their cells: [b, ..., H, W] -> [b, cells, ..., h, w]."""
-        *lead, height, width = maps.shape
+        """Cut maps into all of their cells, without a copy: [b, ..., H, W] -> [b, rows, columns, ..., h, w]."""
+        height, width = maps.shape[-2:]
         if height % self.rows or width % self.columns:
             raise ConfigError(
                 f"maps of {height}x{width} pixels cannot be cut into {self.rows}x{self.columns} equal cells; choose "
                 "data.layout, data.size and model.label_stride so that cells are whole"
             )
-        cut = maps.reshape(*lead, self.rows, height // self.rows, self.columns, width // self.columns)
+        cut: Tensor = maps.unflatten(-1, (self.columns, width // self.columns))
+        cut = cut.unflatten(-3, (self.rows, height // self.rows))  # [..., rows, h, columns, w]
         last = cut.dim()
-        cut = cut.movedim((last - 4, last - 2), (1, 2))  # [b, rows, columns, ..., h, w]
-        return cut.flatten(1, 2)
+        return cut.movedim((last - 4, last - 2), (1, 2))
 
     def cut(self, maps: Tensor, rows: Tensor, regions: Tensor) -> RegionMaps:
-        """Cut maps at regions."""
-        return RegionMaps(self.split(maps)[rows, regions % self._cells], None)
+        """Cut maps at regions; only what is asked for is copied."""
+        cell = regions % self._cells
+        return RegionMaps(self.split(maps)[rows, cell // self.columns, cell % self.columns], None)
 
     def average(self, maps: Tensor, rows: Tensor, regions: Tensor) -> Tensor:
         """Mean over each region."""

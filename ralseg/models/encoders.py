@@ -2,8 +2,12 @@
 
 import importlib
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import segmentation_models_pytorch as smp
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +31,57 @@ def normalisation(encoder: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         if config is not None:
             return tuple(config.mean), tuple(config.std)
     return IMAGENET_MEAN, IMAGENET_STD
+
+
+def load(name: str, encoder: nn.Module, weights: str) -> None:
+    """Load weights that do not come from the hub: a pip package's, or a file's."""
+    if weights == LITE0:
+        load_lite0(name, encoder)
+    elif weights not in ("imagenet", "none"):
+        load_file(Path(weights), encoder)
+
+
+def build(name: str, weights: str) -> Any:
+    """An encoder of segmentation-models-pytorch by itself."""
+    with explained_errors(name, weights):
+        encoder = smp.encoders.get_encoder(name, weights=hub_weights(weights))
+    load(name, encoder, weights)
+    return encoder
+
+
+def hub_weights(weights: str) -> str | None:
+    """What segmentation-models-pytorch is asked to download."""
+    return "imagenet" if weights == "imagenet" else None
+
+
+@contextmanager
+def explained_errors(name: str, weights: str) -> Iterator[None]:
+    """Say what to do where an encoder does not exist, or its weights cannot be downloaded."""
+    try:
+        yield
+    except KeyError as error:
+        raise ConfigError(f"model.encoder={name!r}: {error.args[0]}") from error
+    except (OSError, RuntimeError) as error:
+        if hub_weights(weights) is None:
+            raise ConfigError(f"model.encoder={name!r}: {error}") from error
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"model.encoder_weights=imagenet: the weights of {name} could not be downloaded ({reason}); "
+            + offline_alternatives()
+        ) from error
+
+
+def set_strides(encoder: nn.Module, strides: dict[str, int]) -> None:
+    """Change the strides of convolutions, by their names in the encoder."""
+    known = {name: module for name, module in encoder.named_modules() if isinstance(module, nn.Conv2d)}
+    for name, stride in strides.items():
+        found = [known[full] for full in known if full == name or full.endswith("." + name)]
+        if len(found) != 1 or stride < 1:
+            raise ConfigError(
+                f"model.encoder_strides={strides}: {name!r} names {len(found)} convolutions of the encoder, and "
+                "strides are 1 or more"
+            )
+        found[0].stride = (stride, stride)
 
 
 def offline_alternatives() -> str:

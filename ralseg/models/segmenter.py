@@ -1,7 +1,7 @@
 """The segmenter: what ralseg may ask of a network that segments, whatever its architecture."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from ralseg import __version__
 from ralseg.data.datamodule import SegmentationData
 from ralseg.data.samples import Batch
 from ralseg.errors import ConfigError
+from ralseg.labels.layout import RegionMaps, Regions
 from ralseg.labels.vault import IGNORE
 from ralseg.models.metrics import IoU
 from ralseg.runtime import distributed
@@ -80,6 +81,49 @@ class Prediction:
     def embedding(self) -> Tensor:
         """A map of features that covers the images: [b, D, ?, ?]; class probabilities, unless overridden."""
         return self.logits.softmax(1)
+
+    def cut(self, regions: Regions, rows: Tensor, numbers: Tensor) -> RegionMaps:
+        """Logits at regions: [r, C, h, w].
+
+        Args:
+            regions: How images are cut.
+            rows: [r] the image of each region in this batch.
+            numbers: [r] the regions.
+        """
+        return regions.cut(self.logits, rows, numbers)
+
+    def average(self, regions: Regions, rows: Tensor, numbers: Tensor) -> Tensor:
+        """Mean of :meth:`embedding` over regions: [r, D]."""
+        return regions.average(self.embedding(), rows, numbers)
+
+    def sampled_at(
+        self, regions: Regions, rows: Tensor, numbers: Tensor, samples: int, seeds: list[int]
+    ) -> Iterator[Tensor]:
+        """What :meth:`sampled` gives, at regions; each [r, C, h, w]."""
+        for logits in self.sampled(samples, seeds):
+            yield regions.cut(logits, rows, numbers).values
+
+    def novelty(self, regions: Regions, rows: Tensor, numbers: Tensor) -> Tensor:
+        """How far regions lie from everything labelled, in feature space: [r]."""
+        raise ConfigError(
+            f"novelty needs a segmenter that keeps what it has learned from, such as ralseg.ClosedFormSegmenter; model "
+            f"{type(self.segmenter).__name__} does not"
+        )
+
+    def credit(self, regions: Regions, rows: Tensor, numbers: Tensor, labels: Tensor, judge: Any) -> Tensor:
+        """The change of mean IoU on the judge's pixels if one region alone were labelled: [r].
+
+        Args:
+            regions: How images are cut.
+            rows: [r] the image of each region in this batch.
+            numbers: [r] the regions.
+            labels: [r, h, w] their labels, at ``label_stride``.
+            judge: What the segmenter's ``reward_pixels`` gave.
+        """
+        raise ConfigError(
+            "the credit of one region needs a segmenter that can be refitted at once, such as "
+            f"ralseg.ClosedFormSegmenter; model {type(self.segmenter).__name__} cannot"
+        )
 
     def sampled(self, samples: int, seeds: list[int]) -> Iterator[Tensor]:
         """Logits under random dropout, for BALD; each [b, C, h, w].
@@ -184,6 +228,15 @@ class Segmenter(pl.LightningModule):
     def predict_batch(self, image: Tensor, index: Tensor) -> Prediction:
         """What acquisition functions look at; shapes as in :meth:`logits`, at ``label_stride``."""
         return Prediction(self, image, self.logits(image, index, stride=self.label_stride))
+
+    def reward_pixels(self, batches: Iterable[Batch], number: int, generator: torch.Generator) -> Any:
+        """What :meth:`Prediction.credit` needs of the images that pay; None where it is not offered.
+
+        Args:
+            batches: The images that pay, with their labels.
+            number: Pixels to draw.
+            generator: Draws them.
+        """
 
     def trained_tensors(self) -> list[Tensor]:
         """What training changes, floating-point statistics included; the game may average it over steps."""

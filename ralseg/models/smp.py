@@ -89,6 +89,8 @@ class SmpSegmenter(Segmenter):
         encoder: Encoder name of segmentation-models-pytorch (paper: resnet50).
         encoder_weights: ``imagenet`` (downloaded), ``efficientnet_lite0`` (installed by pip),
             ``none``, or a file of weights for this encoder.
+        encoder_strides: Strides to change in the encoder, by the name of the convolution, where weights were trained
+            so: ``{stages_3.downsample.conv2.conv: 1}``. Maps that become too large for the decoder are pooled.
         decoder: Further options of the architecture as segmentation-models-pytorch names them,
             ``{decoder_channels: 64}`` for example.
         dropout: Dropout of whole channels before the last layer; BALD samples from it.
@@ -112,6 +114,7 @@ class SmpSegmenter(Segmenter):
         arch: Architecture = "FPN",
         encoder: str = "resnet50",
         encoder_weights: str = "imagenet",
+        encoder_strides: dict[str, int] | None = None,
         decoder: dict[str, Any] | None = None,
         dropout: float = 0.2,
         freeze_encoder: bool = False,
@@ -123,7 +126,7 @@ class SmpSegmenter(Segmenter):
         if cache_features and not freeze_encoder:
             raise ConfigError("model.cache_features needs model.freeze_encoder: a trained encoder's features change")
         self.arch, self.encoder_name, self.dropout = arch, encoder, dropout
-        self.decoder_options = dict(decoder or {})
+        self.decoder_options, self.encoder_strides = dict(decoder or {}), dict(encoder_strides or {})
         self.freeze_encoder, self.cache_features = freeze_encoder, cache_features
         self._feature_cache_bytes = int(feature_cache_gb * 1e9)
         self.net: Any = self._build(encoder_weights)
@@ -136,35 +139,24 @@ class SmpSegmenter(Segmenter):
         self.train()
 
     def _build(self, weights: str) -> Any:
-        from_hub = "imagenet" if weights == "imagenet" else None
         options = dict(self.decoder_options)
         self._check_options(options)
         if self.arch in _OWN_DROPOUT:
             options[_OWN_DROPOUT[self.arch]] = self.dropout
-        try:
-            net = getattr(smp, self.arch)(
-                self.encoder_name, encoder_weights=from_hub, classes=len(self.class_names), **options
-            )
-        except KeyError as error:
-            raise ConfigError(f"model.encoder={self.encoder_name!r}: {error.args[0]}") from error
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"model.decoder={self.decoder_options} does not fit model.arch={self.arch}: {error}"
-            ) from error
-        except (OSError, RuntimeError) as error:
-            if from_hub is None:
+        with encoders.explained_errors(self.encoder_name, weights):
+            try:
+                net = getattr(smp, self.arch)(
+                    self.encoder_name,
+                    encoder_weights=encoders.hub_weights(weights),
+                    classes=len(self.class_names),
+                    **options,
+                )
+            except (TypeError, ValueError) as error:
                 raise ConfigError(
-                    f"model.arch={self.arch} with model.encoder={self.encoder_name!r}: {error}"
+                    f"model.decoder={self.decoder_options} does not fit model.arch={self.arch}: {error}"
                 ) from error
-            reason = str(error).splitlines()[0]
-            raise ConfigError(
-                f"model.encoder_weights=imagenet: the weights of {self.encoder_name} could not be downloaded "
-                f"({reason}); " + encoders.offline_alternatives()
-            ) from error
-        if weights == encoders.LITE0:
-            encoders.load_lite0(self.encoder_name, net.encoder)
-        elif weights not in ("imagenet", "none"):
-            encoders.load_file(Path(weights), net.encoder)
+        encoders.load(self.encoder_name, net.encoder, weights)
+        encoders.set_strides(net.encoder, self.encoder_strides)
         return net
 
     def _check_options(self, options: dict[str, Any]) -> None:
@@ -184,6 +176,7 @@ class SmpSegmenter(Segmenter):
             "encoder": self.encoder_name,
             "decoder": self.decoder_options,
             "class_names": list(self.class_names),
+            **({"encoder_strides": self.encoder_strides} if self.encoder_strides else {}),
         }
 
     def train(self, mode: bool = True) -> "SmpSegmenter":
@@ -216,7 +209,15 @@ class SmpSegmenter(Segmenter):
             if bottom or right:
                 pixels = functional.pad(pixels, (0, right, 0, bottom), mode="replicate")
             features: list[Tensor] = self.net.encoder(pixels)
+            if self.encoder_strides:
+                features = [self._pooled(feature, pixels, level) for level, feature in enumerate(features)]
             return features[-4:] if self.arch == "FPN" else features  # what is not read need not be kept
+
+    @staticmethod
+    def _pooled(feature: Tensor, pixels: Tensor, level: int) -> Tensor:
+        """A map of the size that the decoder expects at its level: half of that of the level before."""
+        height, width = (size // 2**level for size in pixels.shape[-2:])
+        return feature if feature.shape[-2] <= height else functional.adaptive_avg_pool2d(feature, (height, width))
 
     def encoded(self, image: Tensor, index: Tensor, flipped: Tensor | None = None) -> list[Tensor]:
         """As :meth:`encode`, with cached features where they are kept."""
@@ -304,6 +305,8 @@ class FPNSegmenter(SmpSegmenter):
         encoder: Encoder name of segmentation-models-pytorch (paper: resnet50).
         encoder_weights: ``imagenet`` (downloaded), ``efficientnet_lite0`` (installed by pip),
             ``none``, or a file of weights for this encoder.
+        encoder_strides: Strides to change in the encoder, by the name of the convolution, where weights were trained
+            so: ``{stages_3.downsample.conv2.conv: 1}``. Maps that become too large for the decoder are pooled.
         pyramid_channels: Width of the pyramid.
         segmentation_channels: Width of the segmentation branch, a multiple of 32.
         dropout: Dropout of whole channels before the last layer; BALD samples from it.
@@ -323,6 +326,7 @@ class FPNSegmenter(SmpSegmenter):
         class_names: tuple[str, ...],
         encoder: str = "resnet50",
         encoder_weights: str = "imagenet",
+        encoder_strides: dict[str, int] | None = None,
         pyramid_channels: int = 256,
         segmentation_channels: int = 128,
         dropout: float = 0.2,
@@ -342,6 +346,7 @@ class FPNSegmenter(SmpSegmenter):
             arch="FPN",
             encoder=encoder,
             encoder_weights=encoder_weights,
+            encoder_strides=encoder_strides,
             decoder=decoder,
             dropout=dropout,
             freeze_encoder=freeze_encoder,

@@ -117,6 +117,10 @@ class TensorCache:
         """Forget all items."""
         self._ready.zero_()
 
+    def in_ram(self) -> Tensor | None:
+        """All items, made or not, as one tensor without a copy, where all are kept in RAM: [len(self), *shape]."""
+        return self._ram if self.num_in_ram == len(self) else None
+
     def stack(self, indices: list[int] | Tensor) -> Tensor:
         """Several items as one new tensor: [len(indices), *shape]."""
         return torch.stack([self[int(index)] for index in indices])

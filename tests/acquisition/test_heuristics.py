@@ -94,7 +94,7 @@ def test_bald_equals_a_reference_that_keeps_all_samples(seen):
             samples.append(segmenter.upsample(segmenter.classify(decoded * mask), 64, 96, 2).softmax(1))
     every = torch.stack(samples)  # [samples, b, C, H, W]
     information = torch.special.entr(every.mean(0)).sum(1) - torch.special.entr(every).sum(2).mean(0)
-    cells = grid.split(information / math.log(every.shape[2])).flatten(2).mean(2)
+    cells = grid.split(information / math.log(every.shape[2])).flatten(1, 2).flatten(2).mean(2)
     expected = [cells[positions.tolist().index(r // 6), r % 6] for r in regions.tolist()]
     assert measured(seen, "bald").tolist() == pytest.approx(torch.stack(expected).tolist(), abs=1e-6)
     assert measured(seen, "bald").min() > 0

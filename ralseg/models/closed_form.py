@@ -1,0 +1,478 @@
+"""The closed-form segmenter: a linear discriminant on frozen features, always converged on everything it was shown."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ralseg.data.datamodule import SegmentationData
+from ralseg.data.samples import Batch
+from ralseg.data.splits import SETS
+from ralseg.errors import ConfigError
+from ralseg.labels.layout import RegionMaps, Regions
+from ralseg.labels.vault import IGNORE
+from ralseg.models import discriminant
+from ralseg.models.discriminant import Head, Moments
+from ralseg.models.frozen_features import FrozenFeatures
+from ralseg.models.segmenter import Prediction, Segmenter
+from ralseg.runtime import distributed
+from ralseg.runtime.tensor_cache import TensorCache
+
+PCA_IMAGES = 40
+"""Images that the principal components are found from."""
+_CREDIT_ROWS = 48  # regions whose credit is computed at a time: their logits fit a processor's cache
+
+
+@dataclass(frozen=True)
+class RewardPixels:
+    """A sample of labelled pixels of the images that pay, for the credit of single regions."""
+
+    features: Tensor  # [M, D]
+    classes: Tensor  # [M]
+
+
+class ClosedFormPrediction(Prediction):
+    """A prediction that is only computed where it is asked for: at the candidates, a tenth of all pixels.
+
+    Args:
+        segmenter: The segmenter.
+        image: [b, 3, H, W] uint8.
+        features: [m, h, w, D] features of images; where all are in RAM, of every image that there is.
+        rows: [b] where the images stand among them.
+    """
+
+    segmenter: "ClosedFormSegmenter"
+
+    def __init__(self, segmenter: "ClosedFormSegmenter", image: Tensor, features: Tensor, rows: Tensor) -> None:
+        self.segmenter, self.image = segmenter, image
+        self._features, self._rows = features, rows
+        self._last: tuple[Tensor, RegionMaps] | None = None
+
+    @cached_property
+    def logits(self) -> Tensor:  # type: ignore[override]  # computed where the base class is given it
+        """[b, C, h, w]."""
+        return self.segmenter.head.logits(self._features[self._rows].to(self.image.device)).movedim(-1, 1)
+
+    def embedding(self) -> Tensor:
+        """The features: [b, D, h, w]."""
+        return self._features[self._rows].to(self.image.device).movedim(-1, 1)
+
+    def _at(self, regions: Regions, rows: Tensor, numbers: Tensor) -> RegionMaps:
+        """Features of regions: [r, D, h, w]; kept, because several measures ask for the same ones."""
+        if self._last is None or self._last[0] is not numbers:
+            maps = regions.cut(self._features.movedim(-1, 1), self._rows[rows.cpu()], numbers.cpu())
+            inside = None if maps.inside is None else maps.inside.to(numbers.device)
+            self._last = numbers, RegionMaps(maps.values.to(numbers.device), inside)
+        return self._last[1]
+
+    def cut(self, regions: Regions, rows: Tensor, numbers: Tensor) -> RegionMaps:
+        """Logits at regions: [r, C, h, w]."""
+        maps = self._at(regions, rows, numbers)
+        return RegionMaps(self.segmenter.head.logits(maps.values.movedim(1, -1)).movedim(-1, 1), maps.inside)
+
+    def average(self, regions: Regions, rows: Tensor, numbers: Tensor) -> Tensor:
+        """Mean features of regions: [r, D]."""
+        maps = self._at(regions, rows, numbers)
+        return maps.mean(maps.values)
+
+    def sampled_at(
+        self, regions: Regions, rows: Tensor, numbers: Tensor, samples: int, seeds: list[int]
+    ) -> Iterator[Tensor]:
+        """Logits at regions under class means drawn from what the labels leave open; each [r, C, h, w]."""
+        segmenter = self.segmenter
+        shape = (samples, *segmenter.head.weight.shape)
+        drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        noise = torch.stack(drawn, 1).to(segmenter.counts.device)  # [samples, b, C, D]
+        heads = segmenter.sampled_heads(noise)
+        pixels = self._at(regions, rows, numbers).values.flatten(2)  # [r, D, p]
+        for weight, bias in zip(heads.weight.to(pixels), heads.bias.to(pixels), strict=True):
+            logits = torch.baddbmm(bias[rows][..., None], weight[rows], pixels)
+            yield logits.unflatten(2, self._at(regions, rows, numbers).values.shape[2:])
+
+    def sampled(self, samples: int, seeds: list[int]) -> Iterator[Tensor]:
+        """Logits of whole images under drawn class means."""
+        raise NotImplementedError("a closed-form segmenter is sampled at regions; see sampled_at")
+
+    def novelty(self, regions: Regions, rows: Tensor, numbers: Tensor) -> Tensor:
+        """How far the mean features of regions lie from everything labelled: [r]."""
+        return self.segmenter.novelty(self.average(regions, rows, numbers))
+
+    def credit(self, regions: Regions, rows: Tensor, numbers: Tensor, labels: Tensor, judge: Any) -> Tensor:
+        """The change of mean IoU on the judge's pixels if one region alone were labelled: [r]."""
+        maps = self._at(regions, rows, numbers)
+        classes = labels if maps.inside is None else torch.where(maps.inside, labels, IGNORE)
+        return self.segmenter.credit(maps.values.flatten(2).mT, classes.flatten(1), judge)
+
+
+class ClosedFormSegmenter(Segmenter):
+    """Linear discriminant analysis on a frozen encoder's features: trained by counting, exact, and incremental.
+
+    It keeps number, sum and products of the features of every labelled pixel, class by class, and solves for the
+    classifier after each batch. So it is converged at every moment, needs no optimizer, and gives the same whatever
+    the order of the labels. A pixel counts once: shown again it changes nothing, shown with another class it is
+    corrected. That makes a game about fifty times cheaper than with a decoder that learns by gradients.
+
+    Args:
+        class_names: Names of the classes; the command line takes them from the data.
+        encoder: Encoder name of segmentation-models-pytorch.
+        encoder_weights: ``imagenet`` (downloaded), ``efficientnet_lite0`` (installed by pip),
+            ``none``, or a file of weights for this encoder.
+        encoder_strides: Strides to change in the encoder, by the name of the convolution.
+        components: Principal components of the encoder's channels that are kept.
+        shrinkage: Share of the covariance that is replaced by its mean variance, from 0 to 1.
+        prior_power: Classes count in proportion to this power of their labelled pixels; 1/2 is what weights of
+            1/sqrt(frequency) come to.
+        pixels_per_observation: Labelled pixels that count as one when BALD asks how well class means are known:
+            neighbours are much alike.
+        feature_cache_gb: How many GB of features are kept in RAM; the rest goes to disk.
+        grid_stride: Learn from and score every n-th row and column of pixels; ``label_stride`` of other segmenters.
+        options: Options of every :class:`Segmenter`.
+
+    Example:
+        >>> net = ClosedFormSegmenter(("road", "sky"), encoder="tu-test_resnet", encoder_weights="none", components=8)
+        >>> image = torch.randint(256, (1, 3, 64, 96), dtype=torch.uint8)
+        >>> net.features.fit(image)
+        >>> mask = (torch.arange(64) < 32).to(torch.uint8)[None, :, None].expand(1, 64, 96)  # sky above road
+        >>> loss = net.loss(Batch(image, mask, torch.tensor([0]), torch.tensor([False])))
+        >>> net(image).shape, net.counts.tolist()
+        (torch.Size([1, 2, 64, 96]), [192.0, 192.0])
+    """
+
+    counts: Tensor
+    sums: Tensor
+    products: Tensor
+    keys: Tensor  # [i] what tells the images apart that pixels were taken from
+    taken: Tensor  # [i, h, w] the classes that were taken from them, 255 = none
+
+    def __init__(
+        self,
+        class_names: tuple[str, ...],
+        encoder: str = "tu-tf_efficientnet_lite0",
+        encoder_weights: str = "efficientnet_lite0",
+        encoder_strides: dict[str, int] | None = None,
+        components: int = 64,
+        shrinkage: float = 0.3,
+        prior_power: float = 0.5,
+        pixels_per_observation: float = 64.0,
+        feature_cache_gb: float = 4.0,
+        grid_stride: Literal[1, 2, 4] = 4,
+        **options: Any,
+    ) -> None:
+        super().__init__(class_names, label_stride=grid_stride, **options)
+        if not 0 <= shrinkage <= 1:
+            raise ConfigError(f"model.shrinkage={shrinkage} must lie between 0 and 1")
+        if components < 1 or not 0 <= prior_power <= 1 or pixels_per_observation <= 0:
+            raise ConfigError(
+                f"model.components={components} must be 1 or more, model.prior_power={prior_power} lie between 0 and "
+                f"1, and model.pixels_per_observation={pixels_per_observation} be above 0"
+            )
+        if self.class_weights != "none":
+            raise ConfigError("model.class_weights: a closed-form segmenter has model.prior_power instead")
+        self.encoder_name, self.encoder_strides = encoder, dict(encoder_strides or {})
+        self.shrinkage, self.prior_power = shrinkage, prior_power
+        self.pixels_per_observation = pixels_per_observation
+        self.features = FrozenFeatures(encoder, encoder_weights, self.encoder_strides, components, grid_stride)
+        empty = Moments.empty(len(self.class_names), self.features.num_features)
+        self.register_buffer("counts", empty.counts)
+        self.register_buffer("sums", empty.sums)
+        self.register_buffer("products", empty.products)
+        self.register_buffer("keys", torch.empty(0, dtype=torch.int64))
+        self.register_buffer("taken", torch.empty(0, 0, 0, dtype=torch.uint8))
+        # follows no gradient, and stays 0: Lightning counts training steps by those of an optimizer
+        self.clock = nn.Parameter(torch.zeros(()))
+        self._cache_bytes = int(feature_cache_gb * 1e9)
+        self._store = FeatureStore()
+        self._restored: Tensor | None = None  # the components that were last restored
+        self.refit()
+
+    def describe(self) -> dict[str, Any]:
+        """What makes the features, and the classes; head options may change from run to run."""
+        return {
+            "class": type(self).__name__,
+            "encoder": self.encoder_name,
+            "encoder_strides": self.encoder_strides,
+            "components": self.features.num_features,
+            "grid_stride": self.label_stride,
+            "class_names": list(self.class_names),
+        }
+
+    def train(self, mode: bool = True) -> "ClosedFormSegmenter":
+        """Set training mode, here alone: no part behaves otherwise, and the game changes mode several times a step."""
+        self.training = mode
+        return self
+
+    def prepare(self, data: SegmentationData) -> None:
+        """Find the principal components of the data's images, unless they are known, and make room for features."""
+        if distributed.size() > 1:
+            raise ConfigError(
+                "a closed-form segmenter works on one device; set trainer.devices to 1, and let trainer.actors play "
+                "several games at a time"
+            )
+        if data.augmentation.crop is not None:
+            raise ConfigError("a closed-form segmenter needs whole images: set data.crop to null")
+        if not self.features.is_fitted:
+            known = [index for name in SETS if name != "test_set" for index in data.splits[name]]
+            chosen = known[:: -(-len(known) // PCA_IMAGES)]
+            if not chosen:
+                raise ConfigError("there are no images to learn features from; check data.splits")
+            self.features.fit(data.images[index] for index in chosen)
+        shape = (*self.features.grid(data.images[0]), self.features.num_features)
+        self._store.open(2 * len(data.dataset), shape, self._cache_bytes)
+
+    # -- features ---------------------------------------------------------------------------------
+
+    def _slots(self, image: Tensor, index: Tensor, flipped: Tensor | None) -> list[int]:
+        """Where the features of images are kept; made now if they are not there, one at a time as in FeatureCache."""
+        slots: list[int] = (2 * index + (0 if flipped is None else flipped)).tolist()
+        for position, slot in enumerate(slots):
+            if slot not in self._store:
+                self._store.put(slot, self.features(image[position : position + 1])[0])
+        return slots
+
+    def pixel_features(self, image: Tensor, index: Tensor, flipped: Tensor | None = None) -> Tensor:
+        """Features of every point of the grid: [B, 3, H, W] -> [B, h, w, D]; kept where there is room for them."""
+        if not self._store.is_open:
+            return torch.cat([self.features(one[None]) for one in image])
+        return self._store.stack(self._slots(image, index, flipped)).to(image.device)
+
+    def predict_batch(self, image: Tensor, index: Tensor) -> ClosedFormPrediction:
+        """A prediction at the points that will be asked for."""
+        everything = self._store.everything()
+        if everything is None:
+            return ClosedFormPrediction(self, image, self.pixel_features(image, index), torch.arange(len(image)))
+        return ClosedFormPrediction(self, image, everything, torch.tensor(self._slots(image, index, None)))
+
+    def logits(self, image: Tensor, index: Tensor, flipped: Tensor | None = None, stride: int = 1) -> Tensor:
+        """As :meth:`forward`, at every ``stride``-th pixel and with kept features."""
+        grid = self.head.logits(self.pixel_features(image, index, flipped)).movedim(-1, 1)
+        return grid if stride == self.label_stride else self._upsampled(grid, image)[..., ::stride, ::stride]
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Logits of every pixel: [B, 3, H, W] uint8 -> [B, C, H, W]."""
+        return self._upsampled(self.head.logits(self.features(image)).movedim(-1, 1), image)
+
+    def _upsampled(self, grid: Tensor, image: Tensor) -> Tensor:
+        height, width = image.shape[-2:]
+        if self.label_stride == 1:
+            return grid
+        large = functional.interpolate(grid, scale_factor=self.label_stride, mode="bilinear", align_corners=False)
+        return large[..., :height, :width]
+
+    # -- learning ---------------------------------------------------------------------------------
+
+    @property
+    def moments(self) -> Moments:
+        """What is known of the labelled pixels."""
+        return Moments(self.counts, self.sums, self.products)
+
+    def refit(self) -> None:
+        """Solve for the classifier."""
+        head = discriminant.fit(self.moments, self.shrinkage, self.prior_power)
+        self.head = Head(head.weight.float(), head.bias.float())
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Take in the labelled pixels of a batch and refit; the loss of those that are new, as it was before.
+
+        All learning happens here. There is no gradient to follow: the loss has one of 0.
+        """
+        with torch.no_grad():
+            loss = self._take(batch)
+            self.refit()
+        return loss + 0 * self.clock
+
+    def _take(self, batch: Batch) -> Tensor:
+        """Count the pixels of a batch that are labelled and not known yet; their mean cross-entropy."""
+        stride = self.label_stride
+        masks = batch.mask[..., ::stride, ::stride]
+        rows = torch.tensor([self._row(one) for one in _singles(batch)], device=masks.device)
+        if self.taken.shape[1:] != masks.shape[1:]:
+            self.taken = self.taken.new_empty(0, *masks.shape[1:])
+        missing = len(self.keys) - len(self.taken)
+        self.taken = torch.cat([self.taken, self.taken.new_full((missing, *masks.shape[1:]), IGNORE)])
+        place, y, x = (masks != IGNORE).nonzero().unbind(1)
+        spot = (rows[place] * masks.shape[1] + y) * masks.shape[2] + x
+        spot, last = _last_of_each(spot)
+        place, y, x = place[last], y[last], x[last]
+        labels, before = masks[place, y, x], self.taken.view(-1)[spot]
+        changed = labels != before
+        if not changed.any():
+            return self.clock.new_zeros(())
+        pixels, labels, before = (
+            self._pixels(batch, place[changed], y[changed], x[changed]),
+            labels[changed],
+            before[changed],
+        )
+        known, moments = before != IGNORE, self.moments
+        if known.any():
+            moments.add(pixels[known], before[known], sign=-1)
+        moments.add(pixels, labels)
+        self.taken.view(-1)[spot[changed]] = labels
+        return functional.cross_entropy(self.head.logits(pixels), labels.long())
+
+    def _row(self, one: Batch) -> int:
+        """Where the classes taken from a single image stand."""
+        key = self._store.key(int(2 * one.image_index + one.flipped), one.image)
+        found = (self.keys == key).nonzero().flatten()
+        if len(found):
+            return int(found[0])
+        self.keys = torch.cat([self.keys, self.keys.new_tensor([key])])
+        return len(self.keys) - 1
+
+    def _pixels(self, batch: Batch, place: Tensor, y: Tensor, x: Tensor) -> Tensor:
+        """Features of single points of a batch: [n, D]."""
+        everything = self._store.everything()
+        if everything is None:
+            return self.pixel_features(batch.image, batch.image_index, batch.flipped)[place, y, x]
+        slots = torch.tensor(self._slots(batch.image, batch.image_index, batch.flipped))
+        return everything[slots[place.cpu()], y.cpu(), x.cpu()].to(batch.image.device)
+
+    # -- what only a closed form can tell ---------------------------------------------------------
+
+    def sampled_heads(self, noise: Tensor) -> Head:
+        """Classifiers under class means drawn from their posterior: [..., C, D] -> weights of that shape."""
+        observations = self.counts / self.pixels_per_observation
+        return discriminant.sample(self.moments, self.shrinkage, self.prior_power, observations, noise)
+
+    def novelty(self, vectors: Tensor) -> Tensor:
+        """sqrt(x' (sum of labelled x x')^-1 x), counted in observations: [r, D] -> [r]."""
+        second = self.moments.second() / self.pixels_per_observation
+        second = second + torch.eye(len(second)).to(second)
+        solved = torch.linalg.solve(second, vectors.double().T).T
+        squared: Tensor = (vectors.double() * solved).sum(1)
+        return squared.clamp(min=0).sqrt().to(vectors)
+
+    def reward_pixels(self, batches: Iterable[Batch], number: int, generator: torch.Generator) -> RewardPixels:
+        """A sample of the labelled pixels of the images that pay, drawn without replacement."""
+        stride = self.label_stride
+        features, classes = [], []
+        for batch in batches:
+            mask = batch.mask[..., ::stride, ::stride]
+            pixels = self.pixel_features(batch.image, batch.image_index, batch.flipped)
+            features.append(pixels[mask != IGNORE])
+            classes.append(mask[mask != IGNORE].long())
+        labels = torch.cat(classes)
+        chosen = torch.randperm(len(labels), generator=generator)[:number]
+        return RewardPixels(torch.cat(features)[chosen], labels[chosen])
+
+    def credit(self, pixels: Tensor, classes: Tensor, judge: RewardPixels) -> Tensor:
+        """The change of mean IoU on the judge's pixels if each region alone were added: [r, p, D], [r, p] -> [r]."""
+        num_classes = len(self.class_names)
+        now = discriminant.mean_iou(self.head.logits(judge.features).argmax(1)[None], judge.classes, num_classes)
+        found = []
+        for some, labels in zip(pixels.split(_CREDIT_ROWS), classes.split(_CREDIT_ROWS), strict=True):
+            heads = discriminant.fit_with_each(self.moments, some, labels, self.shrinkage, self.prior_power)
+            logits = torch.baddbmm(
+                heads.bias.float()[:, None], judge.features.expand(len(some), -1, -1), heads.weight.float().mT
+            )
+            found.append(discriminant.mean_iou(logits.max(2).indices, judge.classes, num_classes))
+        return (torch.cat(found) - now).float()
+
+    # -- the rest of a segmenter ------------------------------------------------------------------
+
+    def trained_tensors(self) -> list[Tensor]:
+        """None: sums over pixels are not to be averaged over steps."""
+        return []
+
+    def statistics(self) -> list[Tensor]:
+        """None: it works in one process."""
+        return []
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take weights; a state whose components were never found leaves those that there are."""
+        if state["features.basis"] is self._restored:  # as at the start of the last game: only what was learned differs
+            learned = {key: tensor for key, tensor in state.items() if not key.startswith("features.")}
+            self.load_state_dict(learned, strict=False)
+            return
+        self._restored, own = state["features.basis"], self.features.state_dict(prefix="features.")
+        if not self._restored.any():
+            state = state | own
+        if not all(torch.equal(tensor.cpu(), state[key].cpu()) for key, tensor in own.items()):
+            self._store.clear()
+        self.load_state_dict(state)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Take what is known of pixels, however many images they are from, and solve for the classifier."""
+        for name in ("keys", "taken"):
+            saved = state_dict.get(prefix + name)
+            if saved is not None:
+                setattr(self, name, torch.empty_like(saved, device=self.counts.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.refit()
+
+
+def _singles(batch: Batch) -> Iterator[Batch]:
+    """The samples of a batch, one at a time."""
+    for place in range(len(batch.image)):
+        yield Batch(*(part[place : place + 1] for part in batch))
+
+
+def _last_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Different values in ascending order, and where each stands last: [n] -> [m], [m]."""
+    ordered, order = values.sort(stable=True)
+    is_last = torch.ones_like(ordered, dtype=torch.bool)
+    is_last[:-1] = ordered[1:] != ordered[:-1]
+    return ordered[is_last], order[is_last]
+
+
+class FeatureStore:
+    """Features of a data set's images, and of their mirror images. Copies of a segmenter share it, files do not."""
+
+    def __init__(self) -> None:
+        self._cache: TensorCache | None = None
+        self._keys: dict[int, int] = {}
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "FeatureStore":
+        """The same store: it depends on the frozen features alone."""
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Empty in another process."""
+        return {"_cache": None, "_keys": {}}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is room for features."""
+        return self._cache is not None
+
+    def open(self, num_slots: int, shape: tuple[int, ...], ram_bytes: int) -> None:
+        """Make room for features of this shape, unless there is."""
+        if self._cache is None or len(self._cache) != num_slots or self._cache.shape != shape:
+            self._cache, self._keys = TensorCache(None, num_slots, shape, torch.float32, ram_bytes), {}
+
+    def clear(self) -> None:
+        """Forget all features: what makes them has changed."""
+        if self._cache is not None:
+            self._cache.clear()
+
+    def __contains__(self, slot: int) -> bool:
+        """Whether an image's features are there."""
+        return self._cache is not None and slot in self._cache
+
+    def put(self, slot: int, features: Tensor) -> None:
+        """Keep an image's features: [h, w, D]."""
+        assert self._cache is not None
+        self._cache.put(slot, features)
+
+    def key(self, slot: int, image: Tensor) -> int:
+        """A number that tells an image [1, 3, H, W] from all others by its pixels, whatever data set it is from."""
+        if slot in self._keys:
+            return self._keys[slot]
+        digest = hashlib.blake2b(image.cpu().numpy().tobytes(), digest_size=8).digest()
+        number = int.from_bytes(digest, signed=True)
+        if self.is_open:  # of one data set: an image keeps its slot
+            self._keys[slot] = number
+        return number
+
+    def stack(self, slots: list[int]) -> Tensor:
+        """Features of several images: [B, h, w, D]."""
+        assert self._cache is not None
+        return self._cache.stack(slots)
+
+    def everything(self) -> Tensor | None:
+        """All features without a copy, where they are in RAM: [slots, h, w, D]."""
+        return None if self._cache is None else self._cache.in_ram()
