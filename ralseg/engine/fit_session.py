@@ -1,6 +1,8 @@
-"""The session of `ralseg fit`: episodes on the train set, and an agent that learns from them."""
+"""The session of `ralseg fit`: episodes on labelled images, and an agent that learns from them."""
 
+import hashlib
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +16,10 @@ from ralseg.data.datamodule import SegmentationData
 from ralseg.engine.game import Game, find_weights, plan_episodes
 from ralseg.engine.learning_curves import finished_rounds, validation_metrics
 from ralseg.engine.modules import FitModule, Trained
+from ralseg.engine.scenes import Cast, Casting
 from ralseg.engine.session import Choice, EndedEpisode, Session, StepResult
 from ralseg.errors import ConfigError, NotFiniteError, PoolExhausted
+from ralseg.runtime.checkpoints import CheckpointCache
 
 SET = "train_set"
 
@@ -25,7 +29,7 @@ class FitSession(Session):
 
     Args:
         game: The rules.
-        data: The data; the policy plays on its train set.
+        data: The data; the policy plays on its train set or, by ``reward_on``, on other images with labels.
         module: Segmenter and agent.
     """
 
@@ -42,6 +46,17 @@ class FitSession(Session):
         self.initial_weights = find_weights(game.initial_weights, "initial_weights")
         self.validation_weights = find_weights(game.validation_weights, "validation_weights") or self.initial_weights
         self._check_rules()
+        self._checkpoints = CheckpointCache()
+        self.cast: Cast | None = None  # None: the train set is played on, the reward set pays
+        self._seen = {"": frozenset[str]()}  # images that theta_0s were trained on, by their files
+        self._casting: Casting | None = None
+        if game.reward_on == "other_scenes":
+            self._casting = Casting(data, game.budget)
+            for name in map(str, (*self.initial_weights, *self.validation_weights)):
+                self._seen[name] = frozenset(self.read_weights(Path(name)).get("ralseg", {}).get("trained_on", ()))
+            for name, seen in self._seen.items():
+                self._casting.check(seen, name)
+            self._enter(self.plan[0])
 
     def _check_rules(self) -> None:
         trained_on = set(self.initial_weights) & set(find_weights(self.game.validation_weights, "validation_weights"))
@@ -50,11 +65,43 @@ class FitSession(Session):
                 f"trainer.game.validation_weights: {min(trained_on)} is among initial_weights too; "
                 "greedy validation must start from weights that the policy was not trained on"
             )
-        if self.game.budget > len(self.regions):
+        if self.game.reward_on == "reward_set" and self.game.budget > len(self.regions):
             raise PoolExhausted(
                 f"trainer.game.budget={self.game.budget} exceeds the {len(self.regions)} regions of the {SET}; "
                 "lower it or give the set more images (data.splits)"
             )
+
+    # -- what is played on, and what pays ---------------------------------------------------------
+
+    def _cast_of(self, episode: Episode) -> Cast | None:
+        """What an episode is played on and what pays for it; None: train set and reward set."""
+        if self._casting is None:
+            return None
+        return self._casting.draw(episode.kind, episode.draw, self._seen[self._weights_of(episode)])
+
+    def _enter(self, episode: Episode) -> None:
+        """Take the regions of an episode, and score on what pays for it."""
+        self.cast = self._cast_of(episode)
+        if self.cast is not None:
+            self.play_on(self.data.regions(self.cast.played), self.data.mask_oracle(self.cast.played))
+            self.data.score_on(self.cast.paying)
+
+    def read_weights(self, path: Path) -> dict[str, Any]:
+        """The checkpoint of theta_0, read once for many episodes."""
+        return self._checkpoints.read(path)
+
+    def start(self) -> None:
+        """Begin the episode: its images, its theta_0, and no labels."""
+        self._enter(self.episode)
+        super().start()
+
+    @property
+    def scored_as(self) -> str:
+        """What the score of theta_0 is kept under: its file and, where an episode draws what pays, those images."""
+        if self.cast is None:
+            return self.weights_name
+        images = hashlib.sha256(" ".join(map(str, self.cast.paying)).encode()).hexdigest()[:16]
+        return f"{self.weights_name} on {len(self.cast.paying)} images of {self.cast.scene} ({images})"
 
     # -- the course of an episode -----------------------------------------------------------------
 
@@ -71,8 +118,11 @@ class FitSession(Session):
     @property
     def weights_name(self) -> str:
         """The file of the episode's theta_0; empty for the segmenter as it was built."""
-        files = self.initial_weights if self.is_training else self.validation_weights
-        return str(files[self.episode.draw % len(files)]) if files else ""
+        return self._weights_of(self.episode)
+
+    def _weights_of(self, episode: Episode) -> str:
+        files = self.initial_weights if episode.kind == "train" else self.validation_weights
+        return str(files[episode.draw % len(files)]) if files else ""
 
     @property
     def steps_left(self) -> int:
@@ -88,8 +138,13 @@ class FitSession(Session):
         return f"episode {self.episode_number}, step {self.step}"
 
     def context(self) -> dict[str, Any]:
-        """What is known of this step, with who played and how far learning is."""
-        return super().context() | {"episode": asdict(self.episode), "epsilon": self.epsilon} | self.agent.context()
+        """What is known of this step, with who played, what paid, and how far learning is."""
+        known = {"episode": asdict(self.episode), "scene": self._scene(), "epsilon": self.epsilon}
+        return super().context() | known | self.agent.context()
+
+    def _scene(self) -> str | None:
+        """The scene that pays; None where the reward set does."""
+        return None if self.cast is None else self.cast.scene
 
     def player(self) -> Policy:
         """Who plays this episode."""
@@ -120,7 +175,7 @@ class FitSession(Session):
         )
 
     def look_at(self, pools: Tensor, picks: int, needs: Needs, labels: Tensor | None = None) -> Observation:
-        """What the agent asks to see; where it is taught, its teacher sees the train set's labels."""
+        """What the agent asks to see; where it is taught, its teacher sees the labels of what is played on."""
         if self.is_training and self.agent.teacher is not None:
             needs = replace(needs, measures=(*needs.measures, self.agent.teacher))
             labels = self.oracle.label(pools.flatten())  # every process has these masks: no need to send them
@@ -217,9 +272,10 @@ class FitSession(Session):
         """The episode just ended, in a line."""
         record = ended.record
         first, last = 100 * record["miou"][0], 100 * record["miou"][-1]
+        paid = "" if record["scene"] is None else f" on {record['scene']}"
         return (
             f"episode {record['number'] + 1}/{len(self.plan)} {record['kind']:10} {record['role']:9} "
-            f"labelled {record['labelled']} mIoU {first:.2f} -> {last:.2f} ({last - first:+.2f}) "
+            f"labelled {record['labelled']} mIoU{paid} {first:.2f} -> {last:.2f} ({last - first:+.2f}) "
             f"epsilon {record['epsilon']:.2f} loss {_short(record['query_loss'])} {record['seconds']:.1f} s"
         )
 
@@ -230,6 +286,8 @@ class FitSession(Session):
             "number": self.episode_number,
             **asdict(self.episode),
             "weights": self.weights_name,
+            "scene": self._scene(),
+            "played": len(self.regions.images),
             "miou": list(self.scores),
             "labelled": len(self.ledger),
             "class_entropy": float(torch.special.entr(shares / shares.sum().clamp(min=1e-9)).sum()),
@@ -266,10 +324,11 @@ class FitSession(Session):
             "budget": self.game.budget,
             "regions_per_step": self.game.regions_per_step,
             "pool_size": self.game.pool_size,
+            "reward_on": self.game.reward_on,
             **self.agent.rules(),
             "initial_weights": [str(path) for path in self.initial_weights],
             "validation_weights": [str(path) for path in self.validation_weights],
-            "layout": self.regions.description(),
+            "layout": self.data.regions(SET).description(),
             "episodes so far": [[getattr(e, f.name) for f in fields(e)] for e in played],
         }
 
@@ -291,14 +350,20 @@ class FitSession(Session):
         """Go on where a checkpoint left off."""
         self.episode_number, self.step = state["episode_number"], state["step"]
         self.training_steps, self.history = state["training_steps"], state["history"]
-        differing = [name for name, value in self._rules().items() if state["rules"].get(name) != value]
+        rules = {"reward_on": "reward_set"} | state["rules"]  # checkpoints from before there was a choice
+        differing = [name for name, value in self._rules().items() if rules.get(name) != value]
         if differing:
             raise ConfigError(
                 "the checkpoint is of a game with other rules: " + ", ".join(differing) + " differ; "
                 "go on with the configuration in the run's folder, or start anew"
             )
+        # between two episodes, the ledger is still that of the one before
+        self._enter(self.plan[max(self.episode_number - (self.step == 0), 0)])
         self.load_progress(state)
         self.agent.load_memory(state["agent"])
+        following = self._cast_of(self.episode) if self.step == 0 and self.steps_left else None
+        if following is not None:
+            self.data.score_on(following.paying)  # Lightning takes its loader before the episode starts
 
 
 def _short(loss: float | None) -> str:
