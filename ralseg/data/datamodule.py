@@ -82,7 +82,8 @@ class SegmentationData(pl.LightningDataModule):
         layout: How an image is cut into regions: a grid, or any ``Layout`` by its ``class_path``.
         fit_on: The sets whose labels ``pretrain`` may use.
         reward_images: Score on a fixed subset of so many images of the reward set, chosen so that its
-            classes are distributed like the whole set's. None: all of them (paper).
+            classes are distributed like the whole set's. None: all of them (paper). Where the game's ``reward_on``
+            is ``other_scenes``: at most so many images of the scene that pays, drawn with the run's seed.
         fit_images: Use only so many images of ``fit_on``, drawn with the run's seed. None: all.
         batch_size: Samples in a training batch, of all devices together (paper: 32 on CamVid, 16 on Cityscapes).
         eval_batch_size: Images in a batch without gradients, on each device.

@@ -70,7 +70,7 @@ def test_casts_follow_from_seed_kind_and_number():
         data = towns(seed=seed)
         data.setup()
         casting = Casting(data, 10)
-        return [casting.draw(kind, number, ()) for number in range(12)]
+        return [casting.draw(kind, number, ()) for number in range(30)]
 
     assert drawn(0, "train") == drawn(0, "train")
     assert len({cast.scene for cast in drawn(0, "train")}) == 3
@@ -137,7 +137,7 @@ def theta_0(path, seed=0, **options) -> str:
 def test_a_theta_0_that_leaves_too_little_is_refused_before_anything_is_played(tmp_path):
     greedy = theta_0(tmp_path / "greedy.ckpt", fit_on=["train_set"])
     modest = theta_0(tmp_path / "modest.ckpt", fit_images=2)
-    rules = game(budget=24, initial_weights=[modest], validation_weights=[greedy], **OTHERS)
+    rules = game(budget=25, initial_weights=[modest], validation_weights=[greedy], **OTHERS)
     with pytest.raises(ConfigError, match=r"no scene can pay.*without the 6 images that .*greedy\.ckpt was trained on"):
         play(tmp_path / "run", rules, data=towns())
     assert not (tmp_path / "run" / "episodes").exists()
