@@ -7,7 +7,7 @@ import torch
 
 from ralseg.data.base import SegmentationDataset
 from ralseg.data.datamodule import SegmentationData
-from ralseg.errors import ConfigError
+from ralseg.errors import ConfigError, PoolExhausted
 from ralseg.runtime.seeding import stream
 
 KEY = "trainer.game.reward_on=other_scenes"
@@ -77,7 +77,7 @@ def able_to_pay(scenes: Mapping[int, str], regions: Mapping[int, int], budget: i
             f"{scene} ({len(counts)} images, {total - sum(counts)} regions beside it)" for scene, counts in own.items()
         ]
         listed[_MOST_LISTED:] = [f"{len(listed) - _MOST_LISTED} more"] if len(listed) > _MOST_LISTED else []
-        raise ConfigError(
+        raise PoolExhausted(
             f"{KEY}: no scene can pay: the images of all others must hold trainer.game.budget={budget} regions; "
             f"there are {', '.join(listed) or 'none'}; lower the budget, or give train_set and reward_set more images "
             "or scenes (data.splits)"
@@ -89,17 +89,17 @@ def known_scenes(dataset: SegmentationDataset, images: Collection[int]) -> dict[
     """The scene of each image; where one is not known, an error says how to give it."""
     found = {image: dataset.scene(image) for image in images}
     unknown = [image for image, scene in found.items() if scene is None]
-    help_ = (
+    advice = (
         "ralseg.data.Folder finds scenes by the key 'scenes' of its dataset.yaml or by subfolders, a data set of your "
         "own by its method scene; or leave reward_on at reward_set"
     )
     name = type(dataset).__name__
     if unknown and len(unknown) == len(found):
-        raise ConfigError(f"{KEY}: {name} knows no scenes of its images; {help_}")
+        raise ConfigError(f"{KEY}: {name} knows no scenes of its images; {advice}")
     if unknown:
         raise ConfigError(
             f"{KEY}: {name} knows no scene of image {dataset.names[unknown[0]]} ({len(unknown)} of {len(found)} images "
-            f"have none, the others do); {help_}"
+            f"have none, the others do); {advice}"
         )
     return {image: scene for image, scene in found.items() if scene is not None}
 
@@ -131,10 +131,10 @@ class Casting:
         """Refuse a theta_0 that has seen so many images that no scene can pay."""
         try:
             able_to_pay(self._left(seen), self._regions, self._budget)
-        except ConfigError as error:
+        except PoolExhausted as error:
             if not seen:
                 raise
-            raise ConfigError(f"{error} (without the {len(seen)} images that {theta_0} was trained on)") from error
+            raise PoolExhausted(f"{error} (without the {len(seen)} images that {theta_0} was trained on)") from error
 
     def draw(self, kind: str, number: int, seen: Collection[str]) -> Cast:
         """The cast of an episode.

@@ -12,7 +12,7 @@ from ralseg.data import CamVid, SegmentationData
 from ralseg.engine import Game
 from ralseg.engine.loop import session_of
 from ralseg.engine.scenes import Casting, able_to_pay, draw_cast, known_scenes
-from ralseg.errors import ConfigError, HiddenLabelError
+from ralseg.errors import ConfigError, HiddenLabelError, PoolExhausted
 from ralseg.labels import GridLayout
 from ralseg.runtime.checkpoints import read_checkpoint
 from ralseg.runtime.seeding import stream
@@ -56,7 +56,9 @@ def test_a_scene_pays_only_if_the_others_hold_the_budget():
     assert {draw_cast(SCENES, SIX, 31, stream(seed, "x")).scene for seed in range(50)} == {"A", "C", "D"}
     uneven = SIX | {7: 60}
     assert able_to_pay(SCENES, uneven, 50) == ["A", "B", "C"]  # regions are counted, not images
-    with pytest.raises(ConfigError, match=r"budget=43 regions; there are A \(2 images, 36 regions beside it\), B \(3"):
+    with pytest.raises(
+        PoolExhausted, match=r"budget=43 regions; there are A \(2 images, 36 regions beside it\), B \(3"
+    ):
         able_to_pay(SCENES, SIX, 43)
     with pytest.raises(ConfigError, match=r"no scene can pay.*there are none"):
         able_to_pay({}, {}, 1)
