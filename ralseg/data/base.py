@@ -64,6 +64,13 @@ class SegmentationDataset(ABC):
         """Whether a mask exists; only images of the acquisition set may do without."""
         return True
 
+    def scene(self, index: int) -> str | None:
+        """The scene that an image shows: a drive, a city, a field; None where that is not known.
+
+        Images of one scene resemble each other. ``trainer.game.reward_on: other_scenes`` pays no region on its own.
+        """
+        return None
+
 
 class FileDataset(SegmentationDataset):
     """A data set of image and mask files, found once when it is made.

@@ -28,6 +28,8 @@ VOID_ID = 11
 class CamVid(FileDataset):
     """CamVid: ``{train,val,test}/*.png`` and ``{train,val,test}annot/*.png`` with ids 0-10, 11 = void.
 
+    The scene of a frame is the drive it was filmed on, which its name begins with: 0001TP, 0006R0, 0016E5, Seq05VD.
+
     Args:
         root: Folder that holds the six subfolders. Default: what ``RALSEG_CAMVID`` names.
     """
@@ -43,6 +45,11 @@ class CamVid(FileDataset):
         for subset in ("train", "val", "test"):
             for image in images_below(root / subset):
                 yield subset, image.name, image, root / f"{subset}annot" / image.name
+
+    def scene(self, index: int) -> str | None:
+        """The drive: what stands before the first underscore of the name."""
+        drive, underscore, _ = self.names[index].partition("_")
+        return drive if drive and underscore else None
 
     def decode_mask(self, path: Path) -> NDArray[np.uint8]:
         """Ids 0-10 stay, 11 (void) becomes ignore; any other id is an error."""

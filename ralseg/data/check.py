@@ -36,11 +36,16 @@ def check_data(data: SegmentationData, out: Path) -> int:
         _check_splits(data, problems)
 
     console.print(_frequency_table(dataset, counts, unlabelled))
-    sets = {}
+    sets: dict[str, int] = {}
+    scenes: dict[str, int] = {}
+    if not problems:
+        scenes = _count_scenes(data, problems)
     if not problems:
         sets = {name: len(data.splits[name]) for name in SETS}
         distance = state_train_distance(dataset, data.splits)
         console.print("sets: " + ", ".join(f"{name} {size}" for name, size in sets.items()))
+        if scenes:
+            console.print("scenes: " + ", ".join(f"{name} {number}" for name, number in scenes.items()))
         if distance is not None:
             console.print(f"Jensen-Shannon distance of state_set's classes from train_set's: {distance:.4f}")
         out.mkdir(parents=True, exist_ok=True)
@@ -56,6 +61,7 @@ def check_data(data: SegmentationData, out: Path) -> int:
             subset: dict(zip([*dataset.class_names, "void"], map(int, c), strict=True)) for subset, c in counts.items()
         },
         "sets": sets,
+        "scenes": scenes,
         "problems": problems,
     }
     write_atomically(out / "report.json", json.dumps(report, indent=1) + "\n")
@@ -86,6 +92,16 @@ def _check_splits(data: SegmentationData, problems: list[str]) -> None:
             data.images[index]
     except RalsegError as error:
         problems.append(str(error))
+
+
+def _count_scenes(data: SegmentationData, problems: list[str]) -> dict[str, int]:
+    """Number of scenes in each set; sets of which no scene is known are left out."""
+    try:
+        known = {name: {data.dataset.scene(index) for index in data.splits[name]} - {None} for name in SETS}
+    except DataError as error:
+        problems.append(str(error))
+        return {}
+    return {name: len(scenes) for name, scenes in known.items() if scenes}
 
 
 def _frequency_table(

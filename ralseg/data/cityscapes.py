@@ -72,6 +72,7 @@ class Cityscapes(FileDataset):
 
     ``*_gtFine_labelTrainIds.png`` is read where it exists, else ``*_gtFine_labelIds.png`` is mapped.
     The official test labels are withheld, so the paper (and :mod:`ralseg.data.splits`) tests on val.
+    The scene of a frame is its city.
 
     Args:
         root: Folder that holds ``leftImg8bit`` and ``gtFine``. Default: what ``RALSEG_CITYSCAPES`` names.
@@ -93,6 +94,10 @@ class Cityscapes(FileDataset):
                 if not mask.is_file():
                     mask = folder / f"{stem}_gtFine_labelIds.png"
                 yield subset, stem, image, mask
+
+    def scene(self, index: int) -> str:
+        """The city: the folder that the frame lies in."""
+        return self.image_paths[index].parent.name
 
     def decode_mask(self, path: Path) -> NDArray[np.uint8]:
         """19 train ids, 255 = ignore, from either kind of file."""

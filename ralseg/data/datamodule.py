@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,21 +40,22 @@ from ralseg.runtime.seeding import stream
 from ralseg.runtime.tensor_cache import TensorCache
 
 log = logging.getLogger(__name__)
+_Images = tuple[int, ...]  # positions in the data set
 _DEFAULT_DATASET = lazy_instance(SyntheticStreets)
 _DEFAULT_SIZES = SplitSizes()
 _DEFAULT_LAYOUT = lazy_instance(GridLayout)
 
 
 class SetImages:
-    """The images of one set, as layouts see them.
+    """Some images of the data set, as layouts see them.
 
     Args:
         data: The data, set up.
-        name: Name of the set.
+        indices: The images.
     """
 
-    def __init__(self, data: "SegmentationData", name: str) -> None:
-        self._data, self.indices = data, data.splits[name]
+    def __init__(self, data: "SegmentationData", indices: list[int]) -> None:
+        self._data, self.indices, self.cuts = data, indices, data.cuts
         self.height, self.width = data.height, data.width
 
     def __len__(self) -> int:
@@ -81,7 +82,8 @@ class SegmentationData(pl.LightningDataModule):
         layout: How an image is cut into regions: a grid, or any ``Layout`` by its ``class_path``.
         fit_on: The sets whose labels ``pretrain`` may use.
         reward_images: Score on a fixed subset of so many images of the reward set, chosen so that its
-            classes are distributed like the whole set's. None: all of them (paper).
+            classes are distributed like the whole set's. None: all of them (paper). Where the game's ``reward_on``
+            is ``other_scenes``: at most so many images of the scene that pays, drawn with the run's seed.
         fit_images: Use only so many images of ``fit_on``, drawn with the run's seed. None: all.
         batch_size: Samples in a training batch, of all devices together (paper: 32 on CamVid, 16 on Cityscapes).
         eval_batch_size: Images in a batch without gradients, on each device.
@@ -133,7 +135,11 @@ class SegmentationData(pl.LightningDataModule):
         self.fit_on = list(fit_on)
         self.reward_images, self.fit_images = reward_images, fit_images
         self._shown: DataLoader[Batch] | None = None
-        self._regions: dict[str, Regions] = {}
+        self._scored: _Images | None = None  # what is scored on now; None: the reward set
+        self._scored_loader: DataLoader[Batch] | None = None  # of those images
+        self._regions: dict[_Images, Regions] = {}
+        self._oracles: dict[_Images, MaskOracle] = {}
+        self.cuts: dict[int, Any] = {}
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.augmentation = Augmentation(crop, flip)
         self._cache_bytes = int(cache_gb * 1e9)
@@ -196,9 +202,9 @@ class SegmentationData(pl.LightningDataModule):
         height, width = self.augmentation.crop
         if height > self.height or width > self.width:
             raise ConfigError(f"data.crop={height}x{width} is larger than the images, {self.height}x{self.width}")
-        self._check_holds(self.regions("train_set"))
+        self.check_crop_holds(self.regions("train_set"))
 
-    def _check_holds(self, regions: Regions) -> None:
+    def check_crop_holds(self, regions: Regions) -> None:
         """A crop must be able to contain any region."""
         if self.augmentation.crop is None:
             return
@@ -265,17 +271,26 @@ class SegmentationData(pl.LightningDataModule):
         counts = counts[: len(self.class_names)].double()
         return counts / counts.sum().clamp(min=1)
 
-    def regions(self, name: str) -> Regions:
-        """The regions of a set: how its images are cut."""
-        if name not in self._regions:
-            self._regions[name] = self.layout.over(SetImages(self, name))
-        return self._regions[name]
+    def _images_of(self, images: str | Sequence[int]) -> _Images:
+        """The images of a set by its name; images themselves stay what they are."""
+        return tuple(self.splits[images] if isinstance(images, str) else images)
 
-    def labelling_job(self, name: str, folder: Path | None = None) -> LabellingJob:
-        """What an oracle must know to label the regions of a set."""
-        indices = self.splits[name]
+    def regions(self, images: str | Sequence[int]) -> Regions:
+        """The regions of a set, or of any images: how they are cut. Made once, numbered in the images' order.
+
+        Args:
+            images: Name of a set, or positions in the data set.
+        """
+        key = self._images_of(images)
+        if key not in self._regions:
+            self._regions[key] = self.layout.over(SetImages(self, list(key)))
+        return self._regions[key]
+
+    def labelling_job(self, images: str | Sequence[int], folder: Path | None = None) -> LabellingJob:
+        """What an oracle must know to label the regions of a set, or of any images."""
+        indices = self._images_of(images)
         return LabellingJob(
-            self.regions(name),
+            self.regions(indices),
             [self.dataset.names[index] for index in indices],
             self.class_names,
             lambda position: self.dataset.read_image(indices[position]),
@@ -284,17 +299,20 @@ class SegmentationData(pl.LightningDataModule):
             folder,
         )
 
-    def mask_oracle(self, name: str) -> MaskOracle:
-        """An oracle that reveals the masks of a set."""
-        oracle = MaskOracle()
-        oracle.open(self.labelling_job(name))
-        return oracle
+    def mask_oracle(self, images: str | Sequence[int]) -> MaskOracle:
+        """An oracle that reveals the masks of a set, or of any images. Made once."""
+        key = self._images_of(images)
+        if key not in self._oracles:
+            oracle = MaskOracle()
+            oracle.open(self.labelling_job(key))
+            self._oracles[key] = oracle
+        return self._oracles[key]
 
     # -- samples ---------------------------------------------------------------------------------
 
     def region_samples(self, groups: list[list[int]], labels: RevealedLabels) -> Samples:
         """One sample for each group of labelled regions of one image."""
-        self._check_holds(labels.regions)
+        self.check_crop_holds(labels.regions)
         return RegionSamples(self.images, groups, labels, self.augmentation)
 
     def image_samples(self, indices: list[int], augment: bool) -> Samples:
@@ -329,8 +347,28 @@ class SegmentationData(pl.LightningDataModule):
         return self._shown is None
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        """The reward set, or its subset of ``reward_images``."""
-        return self._reward_loader
+        """What :meth:`score_on` was given last; else the reward set, or its subset of ``reward_images``."""
+        if self._scored is None:
+            return self._reward_loader
+        if self._scored_loader is None:
+            self._scored_loader = self._eval_loader(list(self._scored), "set of images to score on")
+        return self._scored_loader
+
+    def score_on(self, images: Sequence[int] | None) -> None:
+        """From now on score on these images; None: on the reward set again, as at first.
+
+        Only the masks of what is scored on are open: the reward set, too, is behind the oracle while others pay.
+
+        Args:
+            images: Positions in the data set.
+        """
+        scored = None if images is None else tuple(images)
+        if scored == self._scored:
+            return
+        reward_set = self.splits["reward_set"]
+        self.masks.close([*reward_set, *(self._scored or ())])
+        self.masks.open(reward_set if scored is None else scored)
+        self._scored, self._scored_loader = scored, None
 
     @cached_property
     def _reward_loader(self) -> DataLoader[Batch]:

@@ -2,7 +2,8 @@
 
 import reprlib
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from numpy.typing import NDArray
 
 from ralseg.data import readers
 from ralseg.data.base import Colour, FileDataset, find_root, images_below
+from ralseg.data.name_pattern import check_pattern, search_names
 from ralseg.errors import DataError
 
 DESCRIPTION = "dataset.yaml"
-_KEYS = {"classes", "palette", "ignore"}
+_KEYS = {"classes", "palette", "ignore", "scenes"}
 
 
 def _default_colours(number: int) -> tuple[Colour, ...]:
@@ -37,12 +39,17 @@ class Folder(FileDataset):
     (class name -> [r, g, b], where masks are coloured) and ``ignore`` (an id, or with a palette a
     colour, that counts as void besides 255). An image without a mask can only be acquired.
 
+    ``scenes`` is optional too: a regular expression with one group that is searched in the name of an image
+    (``train/berlin_0001.png``) and finds its scene: ``scenes: '/([a-z]+)_'`` finds ``berlin``. Without it an
+    image in a subfolder, ``images/train/berlin/0001.png``, has the subfolder's name as its scene, others have none.
+
     Args:
         root: Folder that holds ``images``, ``masks`` and ``dataset.yaml``. Default: ``RALSEG_FOLDER``.
     """
 
     palette: readers.Palette | None
     table: dict[int, int]
+    scene_pattern: str | None
 
     def __init__(self, root: str | None = None) -> None:
         folder = find_root(root, "RALSEG_FOLDER", "Folder")
@@ -63,6 +70,8 @@ class Folder(FileDataset):
         if len(classes) > readers.IGNORE:
             raise DataError(f"{path}: {len(classes)} classes do not fit 8-bit masks (255 is ignore)")
         self.class_names = tuple(classes)
+        pattern = description.get("scenes")
+        self.scene_pattern = None if pattern is None else check_pattern(pattern, f"{path}: 'scenes'")
         ignore = description.get("ignore")
         palette = description.get("palette")
         self.palette = None
@@ -102,6 +111,25 @@ class Folder(FileDataset):
                 raise DataError(f"{image}: put images into a subset's folder, images/train for example")
             mask = (root / "masks" / inside).with_suffix(".png")
             yield inside.parts[0], inside.as_posix(), image, mask
+
+    def scene(self, index: int) -> str | None:
+        """What ``scenes`` finds in the image's name; without that key, the subfolder that the image lies in."""
+        if self.scene_pattern is None:
+            _, *folders, _ = PurePosixPath(self.names[index]).parts
+            return folders[0] if folders else None
+        scene = self._scenes_by_pattern[index]
+        if not scene:
+            raise DataError(
+                f"{self.root}/{DESCRIPTION}: 'scenes: {self.scene_pattern}' finds no scene in the name of image "
+                f"{self.names[index]}"
+            )
+        return scene
+
+    @cached_property
+    def _scenes_by_pattern(self) -> list[str | None]:
+        """Looked for in all names at once, when the first scene is asked for."""
+        assert self.scene_pattern is not None
+        return search_names(self.scene_pattern, self.names, f"{self.root}/{DESCRIPTION}: 'scenes'")
 
     def decode_mask(self, path: Path) -> NDArray[np.uint8]:
         """Class indices from ids or, with a palette, from colours."""

@@ -1,7 +1,9 @@
-"""The session of `ralseg fit`: episodes on the train set, and an agent that learns from them."""
+"""The session of `ralseg fit`: episodes on labelled images, and an agent that learns from them."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,13 +16,15 @@ from ralseg.acquisition.policy import Needs, Policy, epsilon_greedy
 from ralseg.agents.base import Episode, PlayedStep
 from ralseg.data.datamodule import SegmentationData
 from ralseg.data.samples import Batch, JoinedSamples
-from ralseg.engine.final_training import RoundSampler, mixed_images
+from ralseg.engine.final_training import RoundSampler
 from ralseg.engine.game import Game, find_weights, plan_episodes
 from ralseg.engine.learning_curves import finished_rounds, validation_metrics
 from ralseg.engine.modules import FitModule, Trained
+from ralseg.engine.scenes import Cast, Casting
 from ralseg.engine.selection import by_image
 from ralseg.engine.session import Choice, EndedEpisode, Session, StepResult
 from ralseg.errors import ConfigError, NotFiniteError, PoolExhausted
+from ralseg.runtime.checkpoints import CheckpointCache
 from ralseg.runtime.seeding import stream
 
 SET = "train_set"
@@ -31,7 +35,7 @@ class FitSession(Session):
 
     Args:
         game: The rules.
-        data: The data; the policy plays on its train set.
+        data: The data; the policy plays on its train set or, by ``reward_on``, on other images with labels.
         module: Segmenter and agent.
     """
 
@@ -50,6 +54,17 @@ class FitSession(Session):
         self.initial_weights = find_weights(game.initial_weights, "initial_weights")
         self.validation_weights = find_weights(game.validation_weights, "validation_weights") or self.initial_weights
         self._check_rules()
+        self._checkpoints = CheckpointCache()
+        self.cast: Cast | None = None  # None: the train set is played on, the reward set pays
+        self._seen = {"": frozenset[str]()}  # images that theta_0s were trained on, by their files
+        self._casting: Casting | None = None
+        if game.reward_on == "other_scenes":
+            self._casting = Casting(data, game.budget)
+            for name in map(str, (*self.initial_weights, *self.validation_weights)):
+                self._seen[name] = self._trained_on(name)
+            for name, seen in self._seen.items():
+                self._casting.check(seen, name)
+            self._enter(self.plan[0])
 
     def _check_rules(self) -> None:
         trained_on = set(self.initial_weights) & set(find_weights(self.game.validation_weights, "validation_weights"))
@@ -58,11 +73,50 @@ class FitSession(Session):
                 f"trainer.game.validation_weights: {min(trained_on)} is among initial_weights too; "
                 "greedy validation must start from weights that the policy was not trained on"
             )
-        if self.game.budget > len(self.regions):
+        if self.game.reward_on == "reward_set" and self.game.budget > len(self.regions):
             raise PoolExhausted(
                 f"trainer.game.budget={self.game.budget} exceeds the {len(self.regions)} regions of the {SET}; "
                 "lower it or give the set more images (data.splits)"
             )
+
+    # -- what is played on, and what pays ---------------------------------------------------------
+
+    def _cast_of(self, episode: Episode) -> Cast | None:
+        """What an episode is played on and what pays for it; None: train set and reward set."""
+        if self._casting is None:
+            return None
+        return self._casting.draw(episode.kind, episode.draw, self._seen[self._weights_of(episode)])
+
+    def _enter(self, episode: Episode) -> None:
+        """Take the regions of an episode, and score on what pays for it."""
+        self.cast = self._cast_of(episode)
+        if self.cast is not None:
+            self.play_on(self.data.regions(self.cast.played), self.data.mask_oracle(self.cast.played))
+            self.data.score_on(self.cast.paying)
+
+    def read_weights(self, path: Path) -> dict[str, Any]:
+        """The checkpoint of theta_0, read once for many episodes."""
+        return self._checkpoints.read(path)
+
+    def _trained_on(self, name: str) -> frozenset[str]:
+        """Names of the images that a theta_0 was trained on, where its file says so."""
+        about = self.read_weights(Path(name)).get("ralseg", {}) if name else {}
+        return frozenset(about.get("trained_on", ()))
+
+    def start(self) -> None:
+        """Begin the episode: its images, its theta_0, and no labels."""
+        self._enter(self.episode)
+        super().start()
+        self.module.converged.show({}, ())
+        self._judging = None
+
+    @property
+    def scored_as(self) -> str:
+        """What the score of theta_0 is kept under: its file and, where an episode draws what pays, those images."""
+        if self.cast is None:
+            return self.weights_name
+        images = hashlib.sha256(" ".join(map(str, self.cast.paying)).encode()).hexdigest()[:16]
+        return f"{self.weights_name} on {len(self.cast.paying)} images of {self.cast.scene} ({images})"
 
     # -- the course of an episode -----------------------------------------------------------------
 
@@ -79,8 +133,11 @@ class FitSession(Session):
     @property
     def weights_name(self) -> str:
         """The file of the episode's theta_0; empty for the segmenter as it was built."""
-        files = self.initial_weights if self.is_training else self.validation_weights
-        return str(files[self.episode.draw % len(files)]) if files else ""
+        return self._weights_of(self.episode)
+
+    def _weights_of(self, episode: Episode) -> str:
+        files = self.initial_weights if episode.kind == "train" else self.validation_weights
+        return str(files[episode.draw % len(files)]) if files else ""
 
     @property
     def steps_left(self) -> int:
@@ -96,8 +153,13 @@ class FitSession(Session):
         return f"episode {self.episode_number}, step {self.step}"
 
     def context(self) -> dict[str, Any]:
-        """What is known of this step, with who played and how far learning is."""
-        return super().context() | {"episode": asdict(self.episode), "epsilon": self.epsilon} | self.agent.context()
+        """What is known of this step, with who played, what paid, and how far learning is."""
+        known = {"episode": asdict(self.episode), "scene": self._scene(), "epsilon": self.epsilon}
+        return super().context() | known | self.agent.context()
+
+    def _scene(self) -> str | None:
+        """The scene that pays; None where the reward set does."""
+        return None if self.cast is None else self.cast.scene
 
     def player(self) -> Policy:
         """Who plays this episode."""
@@ -110,12 +172,6 @@ class FitSession(Session):
             return 0.0
         return self.agent.epsilon(self.training_steps)
 
-    def start(self) -> None:
-        """Return to theta_0; another episode may be judged by other pixels."""
-        super().start()
-        self.module.converged.show({}, ())
-        self._judging = None
-
     def label(self, regions: Tensor) -> Tensor:
         """Step 4; where a short training scores the step, it is shown everything labelled so far."""
         labelled = super().label(regions)
@@ -127,7 +183,8 @@ class FitSession(Session):
         """As many batches of labelled regions, and of the images that theta_0 knows, as the short training has."""
         data, batch_size = self.data, self.data.batch_size
         samples = data.region_samples(list(by_image(self).values()), self.labels)
-        known = mixed_images(data, ["fit_set"], self.weights_name) if self.weights_name else []
+        names = self._trained_on(self.weights_name)
+        known = [index for index in data.labelled_images(SET, "state_set") if data.dataset.names[index] in names]
         if known:
             data.masks.open(known)
             samples = JoinedSamples(samples, data.image_samples(known, augment=True))
@@ -159,7 +216,7 @@ class FitSession(Session):
         labels: Tensor | None = None,
         judge: Callable[[], Any] | None = None,
     ) -> Observation:
-        """What the agent asks to see; where it is taught, its teacher sees the train set's labels."""
+        """What the agent asks to see; where it is taught, its teacher sees the labels of what is played on."""
         if self.is_training and self.agent.teacher is not None:
             needs = replace(needs, measures=(*needs.measures, self.agent.teacher))
             labels = self.oracle.label(pools.flatten())  # every process has these masks: no need to send them
@@ -265,9 +322,10 @@ class FitSession(Session):
         """The episode just ended, in a line."""
         record = ended.record
         first, last = 100 * record["miou"][0], 100 * record["miou"][-1]
+        paid = "" if record["scene"] is None else f" on {record['scene']}"
         return (
             f"episode {record['number'] + 1}/{len(self.plan)} {record['kind']:10} {record['role']:9} "
-            f"labelled {record['labelled']} mIoU {first:.2f} -> {last:.2f} ({last - first:+.2f}) "
+            f"labelled {record['labelled']} mIoU{paid} {first:.2f} -> {last:.2f} ({last - first:+.2f}) "
             f"epsilon {record['epsilon']:.2f} loss {_short(record['query_loss'])} {record['seconds']:.1f} s"
         )
 
@@ -278,6 +336,8 @@ class FitSession(Session):
             "number": self.episode_number,
             **asdict(self.episode),
             "weights": self.weights_name,
+            "scene": self._scene(),
+            "played": len(self.regions.images),
             "miou": list(self.scores),
             "labelled": len(self.ledger),
             "class_entropy": float(torch.special.entr(shares / shares.sum().clamp(min=1e-9)).sum()),
@@ -314,11 +374,12 @@ class FitSession(Session):
             "budget": self.game.budget,
             "regions_per_step": self.game.regions_per_step,
             "pool_size": self.game.pool_size,
+            "reward_on": self.game.reward_on,
             "short_training": self.game.short_training.iterations,
             **self.agent.rules(),
             "initial_weights": [str(path) for path in self.initial_weights],
             "validation_weights": [str(path) for path in self.validation_weights],
-            "layout": self.regions.description(),
+            "layout": self.data.regions(SET).description(),
             "episodes so far": [[getattr(e, f.name) for f in fields(e)] for e in played],
         }
 
@@ -340,15 +401,21 @@ class FitSession(Session):
         """Go on where a checkpoint left off."""
         self.episode_number, self.step = state["episode_number"], state["step"]
         self.training_steps, self.history = state["training_steps"], state["history"]
-        saved = {"short_training": 0} | state["rules"]  # a checkpoint of an earlier version may not name it
-        differing = [name for name, value in self._rules().items() if saved.get(name) != value]
+        # checkpoints from before there was a choice
+        rules = {"reward_on": "reward_set", "short_training": 0} | state["rules"]
+        differing = [name for name, value in self._rules().items() if rules.get(name) != value]
         if differing:
             raise ConfigError(
                 "the checkpoint is of a game with other rules: " + ", ".join(differing) + " differ; "
                 "go on with the configuration in the run's folder, or start anew"
             )
+        # between two episodes, the ledger is still that of the one before
+        self._enter(self.plan[max(self.episode_number - (self.step == 0), 0)])
         self.load_progress(state)
         self.agent.load_memory(state["agent"])
+        following = self._cast_of(self.episode) if self.step == 0 and self.steps_left else None
+        if following is not None:
+            self.data.score_on(following.paying)  # Lightning takes its loader before the episode starts
 
 
 def _short(loss: float | None) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from ralseg.agents.base import POLICY, Episode
 from ralseg.engine.short_training import ShortTraining
@@ -10,6 +11,9 @@ from ralseg.errors import ConfigError
 
 REFERENCES = ("uniform", "entropy")
 """The heuristics that play the validation games beside the policy."""
+RewardOn = Literal["reward_set", "other_scenes"]
+REWARD_ON: tuple[str, ...] = get_args(RewardOn)
+"""What an episode may be rewarded on."""
 _NO_TRAINING = ShortTraining()
 
 
@@ -27,6 +31,9 @@ class Game:
         validation_weights: theta_0s for greedy validation; none of them may be trained on.
         validation_every: Training episodes between greedy validations.
         validation_plays: Games in a validation; the same for every round and every method. 0: none.
+        reward_on: ``reward_set``: play on the train set, and reward the gain on the reward set (paper).
+            ``other_scenes``: each episode draws one scene of both sets, and is rewarded for the gain on its images;
+            it plays on the images of all other scenes. What theta_0 was trained on is left out.
         weight_average: Score an exponential moving average of the segmenter's weights that takes this share of
             the new weights each step; 1 scores the weights themselves (paper).
         short_training: Score each step after a short training on everything labelled, instead of as it is.
@@ -47,6 +54,7 @@ class Game:
     validation_every: int = 20
     validation_plays: int = 4
     weight_average: float = 1.0
+    reward_on: RewardOn = "reward_set"
     short_training: ShortTraining = _NO_TRAINING
     credit_pixels: int = 5000
 
@@ -62,6 +70,8 @@ class Game:
             )
         if not 0 < self.weight_average <= 1:
             raise ConfigError(f"trainer.game.weight_average={self.weight_average} must lie in (0, 1]")
+        if self.reward_on not in REWARD_ON:
+            raise ConfigError(f"trainer.game.reward_on={self.reward_on!r} must be one of {', '.join(REWARD_ON)}")
 
     @property
     def steps_per_episode(self) -> int:

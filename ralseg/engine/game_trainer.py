@@ -66,7 +66,10 @@ class GameTrainer(RunTrainer):
         """
         loop = cast(ActiveLearningLoop, self.fit_loop)
         loop.open_session = open_session
-        super().fit(module, None, None, data, resume, True)
+        try:
+            super().fit(module, None, None, data, resume, True)
+        finally:
+            data.score_on(None)
         if loop.session is None:
             raise ConfigError(
                 "nothing was played: trainer.max_steps or trainer.limit_train_batches leave no step; leave them out"

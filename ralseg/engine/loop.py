@@ -64,14 +64,14 @@ class ActiveLearningLoop(_FitLoop):
         return module.trained()
 
     def _initial_score(self, session: Session) -> float:
-        """Mean IoU of theta_0 on the reward set, measured once for each theta_0."""
-        if session.weights_name not in session.initial_scores:
+        """Mean IoU of theta_0, measured once for each theta_0 and each set of images that is scored on."""
+        if session.scored_as not in session.initial_scores:
             module = cast(LabellingModule, self.trainer.lightning_module)
             self.trainer.validating = True
             self.epoch_loop.val_loop.run()
             self.trainer.training = True
-            session.initial_scores[session.weights_name] = module.trained().miou
-        return session.initial_scores[session.weights_name]
+            session.initial_scores[session.scored_as] = module.trained().miou
+        return session.initial_scores[session.scored_as]
 
     def _session(self) -> Session:
         assert self.session is not None

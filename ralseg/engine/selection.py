@@ -46,11 +46,11 @@ def episode_table(data: SegmentationData, regions: Regions, labelled: Tensor, st
 
     Args:
         data: The data.
-        regions: The regions of the train set.
+        regions: The regions of the images that were played on.
         labelled: [B] what was labelled.
         steps: [B] at which step.
     """
-    images = data.splits["train_set"]
+    images = regions.images.indices
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["step", "image", "x", "y", "width", "height"])

@@ -21,6 +21,7 @@ from ralseg.acquisition.scanner import Scan, scan
 from ralseg.data.datamodule import SegmentationData
 from ralseg.engine.modules import LabellingModule, Trained
 from ralseg.errors import NotFiniteError, RalsegError
+from ralseg.labels.layout import Regions
 from ralseg.labels.ledger import RegionLedger
 from ralseg.labels.oracle import LabelsNeeded, Oracle, RevealedLabels
 from ralseg.labels.vault import IGNORE
@@ -78,17 +79,17 @@ class Session(ABC):
     """
 
     def __init__(self, data: SegmentationData, set_name: str, module: LabellingModule, oracle: Oracle) -> None:
-        self.data, self.set_name, self.module, self.oracle = data, set_name, module, oracle
+        self.data, self.set_name, self.module = data, set_name, module
         self.segmenter = module.segmenter
-        self.regions = data.regions(set_name)
-        self.initial_scores: dict[str, float] = {}
+        self.initial_scores: dict[str, float] = {}  # of theta_0s, by `scored_as`
         self.step = 0
-        self.scores: list[float] = []  # mean IoU on the reward set: of theta_0, and after each step
+        self.scores: list[
+            float
+        ] = []  # mean IoU on what pays, the reward set as a rule: of theta_0, and after each step
         self.seconds: dict[str, float] = {}
         self.corrected: list[int] = []  # regions whose labels have changed since they were first given
         self._observation: Observation | None = None
-        self.ledger = RegionLedger(len(self.regions))
-        self.labels = RevealedLabels(self.regions)
+        self.play_on(data.regions(set_name), oracle)
         self._histograms = torch.zeros(0, len(data.class_names))
         self._checksums: list[int] = []  # of the labels as they were given, to notice corrections
 
@@ -98,6 +99,11 @@ class Session(ABC):
     @abstractmethod
     def weights_name(self) -> str:
         """The file of theta_0; empty for the segmenter as it was built."""
+
+    @property
+    def scored_as(self) -> str:
+        """What the score of theta_0 is kept under: all that it depends on."""
+        return self.weights_name
 
     @property
     @abstractmethod
@@ -129,12 +135,11 @@ class Session(ABC):
     def start(self) -> None:
         """Return to theta_0 with a fresh optimizer, and hide all labels."""
         if self.weights_name:
-            self.segmenter.load_weights(read_checkpoint(Path(self.weights_name)))
+            self.segmenter.load_weights(self.read_weights(Path(self.weights_name)))
         else:
             self.segmenter.restore(self.module.built_weights)
         self.module.reset_training()
-        self.ledger = RegionLedger(len(self.regions))
-        self.labels = RevealedLabels(self.regions)
+        self.play_on(self.regions, self.oracle)
         self._histograms, self._checksums = self._histograms[:0], []
         self.step, self.scores, self.seconds, self._observation = 0, [], {}, None
 
@@ -142,8 +147,18 @@ class Session(ABC):
         """The weights that labelling starts from."""
         if not self.weights_name:
             return self.module.built_weights
-        weights: dict[str, Tensor] = read_checkpoint(Path(self.weights_name))["state_dict"]
+        weights: dict[str, Tensor] = self.read_weights(Path(self.weights_name))["state_dict"]
         return weights
+
+    def read_weights(self, path: Path) -> dict[str, Any]:
+        """The checkpoint of theta_0."""
+        return read_checkpoint(path)
+
+    def play_on(self, regions: Regions, oracle: Oracle) -> None:
+        """Label these regions from now on; none of them is labelled yet."""
+        self.regions, self.oracle = regions, oracle
+        self.ledger = RegionLedger(len(regions))
+        self.labels = RevealedLabels(regions)
 
     def observe(self) -> Observation:
         """Steps 1 and 2: look at the state set and the candidates, each image once; the same answer until `label`."""

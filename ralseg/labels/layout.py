@@ -20,6 +20,7 @@ class ImageSet(Protocol):
     indices: list[int]  # the data set's number of each image
     height: int
     width: int
+    cuts: dict[int, Any]  # what a layout keeps of images, by the data set's number; sets with common images share it
 
     def __len__(self) -> int:
         """Number of images."""
@@ -158,14 +159,18 @@ class SegmentedRegions(Regions):
 
     Args:
         layout: Gives the maps.
-        images: The images that are cut; each is cut once.
+        images: The images that are cut; each is cut once, whatever sets it is in.
     """
 
     place_names = ("segment",)
 
     def __init__(self, layout: Layout, images: ImageSet) -> None:
         self.images, self._name = images, type(layout).__name__
-        self._cuts = [self._cut_image(layout.segment(images.pixels(i)), i) for i in range(len(images))]
+        known = images.cuts
+        for position, index in enumerate(images.indices):
+            if index not in known:
+                known[index] = self._cut_image(layout.segment(images.pixels(position)), position)
+        self._cuts: list[_Segments] = [known[index] for index in images.indices]
         counts = torch.tensor([len(cut.boxes) for cut in self._cuts], dtype=torch.int64)
         self._ends = counts.cumsum(0)
         self._starts = self._ends - counts

@@ -28,6 +28,10 @@ class MaskVault:
         """Declare whole images as labelled: their masks may be read from now on."""
         self._open.update(indices)
 
+    def close(self, indices: Iterable[int]) -> None:
+        """Hide the masks of images again: only an oracle may reveal them from now on."""
+        self._open.difference_update(indices)
+
     def __getitem__(self, index: int) -> Tensor:
         """The mask of an opened image: [height, width] of uint8, 255 = ignore."""
         if index not in self._open:

@@ -112,6 +112,42 @@ def read_checkpoint(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
     return content
 
 
+class CheckpointCache:
+    """Reads checkpoints and keeps them, so that a file which is needed a thousand times is read once.
+
+    A file that has changed is read again. When there is no more room, further files are read each time: what is kept
+    stays, because files that are taken in turn would otherwise push each other out. States of optimizers are not kept.
+
+    Args:
+        max_bytes: How much is kept in RAM.
+    """
+
+    def __init__(self, max_bytes: int = 1_000_000_000) -> None:
+        self._max_bytes = max_bytes
+        self._kept: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}  # path -> (time and size, content)
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """What :func:`read_checkpoint` gives, but for ``optimizer_states``. Do not write to its tensors."""
+        stamp = _stamp(path)
+        if path not in self._kept or self._kept[path][0] != stamp:
+            self._kept.pop(path, None)
+            content = read_checkpoint(path)
+            content.pop("optimizer_states", None)
+            if stamp is None or stamp[1] + sum(size for (_, size), _ in self._kept.values()) > self._max_bytes:
+                return content
+            self._kept[path] = stamp, content
+        return dict(self._kept[path][1])
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is written: its time and size. None where there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
 def differences(saved: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """What differs between the plain values of a checkpoint and those of an object, by their innermost names.
 

@@ -79,11 +79,11 @@ values = st.recursive(
 
 @pytest.mark.slow
 @bounded
-@given(classes=values, palette=values, ignore=values, junk=st.none() | st.text(max_size=30))
-def test_descriptions_of_data_sets(tmp_path, classes, palette, ignore, junk):
+@given(classes=values, palette=values, ignore=values, scenes=values, junk=st.none() | st.text(max_size=30))
+def test_descriptions_of_data_sets(tmp_path, classes, palette, ignore, scenes, junk):
     if not (tmp_path / "images").exists():
         make_folder(tmp_path, train=2, val=1, test=1)
-    description = {"classes": classes, "palette": palette, "ignore": ignore}
+    description = {"classes": classes, "palette": palette, "ignore": ignore, "scenes": scenes}
     text = junk if junk is not None else yaml.safe_dump({k: v for k, v in description.items() if v is not None})
     (tmp_path / "dataset.yaml").write_text(text, encoding="utf-8")
     try:

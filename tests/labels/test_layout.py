@@ -217,6 +217,20 @@ def test_a_cut_with_gaps_or_of_another_size_is_refused(layout, message):
         layout.over(Images(8, 12, 2))
 
 
+def test_an_image_is_cut_once_for_all_sets_of_the_data(monkeypatch):
+    cut = []
+    monkeypatch.setattr(Hook, "segment", lambda self, pixels: cut.append(0) or Blobs().segment(pixels))
+    data = small_data(layout=Hook())
+    data.setup()
+    train, state = data.splits.train_set, data.splits.state_set
+    whole = data.regions([*train, *state])
+    part = data.regions([state[1], train[0]])
+    assert len(cut) == len(train) + len(state)
+    assert len(part.of_image(0)) == len(whole.of_image(len(train) + 1))
+    here, there = part.of_image(1), whole.of_image(0)
+    assert part.boxes(here).tolist() == whole.boxes(there).tolist()
+
+
 def test_cuts_are_told_apart():
     images = Images(16, 24, 3)
     one, same, other = Blobs(7).over(images), Blobs(7).over(images), Blobs(30).over(images)

@@ -5,12 +5,14 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 
 from ralseg.errors import ConfigError, DataError
+from ralseg.runtime import checkpoints
 from ralseg.runtime.checkpoints import DurableCheckpointIO, is_sound, previous_of, read_checkpoint
 from support.games import acquire, assert_same, everything, game, play
 
@@ -112,3 +114,34 @@ read_checkpoint(Path('{path}'))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert "huge.ckpt: not a checkpoint that can be read safely" in done.stderr
+
+
+def test_a_cache_reads_a_file_once_until_it_changes(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(checkpoints, "read_checkpoint", lambda path: read.append(path.name) or read_checkpoint(path))
+    for name in "ab":
+        torch.save({"name": name, "optimizer_states": [torch.zeros(9)]}, tmp_path / name)
+    cache = checkpoints.CheckpointCache()
+    for _ in range(3):
+        assert [cache.read(tmp_path / name) for name in "ab"] == [{"name": "a"}, {"name": "b"}]
+    assert read == ["a", "b"]
+    cache.read(tmp_path / "a")["name"] = "spoilt by its reader"
+    assert cache.read(tmp_path / "a") == {"name": "a"}
+    torch.save({"name": "new"}, tmp_path / "a")
+    os.utime(tmp_path / "a", ns=(1, 1))
+    assert cache.read(tmp_path / "a") == {"name": "new"}
+    (tmp_path / "a").unlink()
+    with pytest.raises(ConfigError, match="no such checkpoint"):
+        cache.read(tmp_path / "a")
+
+
+def test_a_full_cache_keeps_what_it_has(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(checkpoints, "read_checkpoint", lambda path: read.append(path.name) or read_checkpoint(path))
+    for name in "abc":
+        torch.save({"weights": torch.zeros(1000)}, tmp_path / name)
+    cache = checkpoints.CheckpointCache(max_bytes=2 * (tmp_path / "a").stat().st_size)
+    for _ in range(3):
+        for name in "abc":
+            assert len(cache.read(tmp_path / name)["weights"]) == 1000
+    assert Counter(read) == {"a": 1, "b": 1, "c": 3}

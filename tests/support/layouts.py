@@ -17,6 +17,10 @@ class Images:
         self._pixels = torch.randint(0, 256, (number, 3, height, width), dtype=torch.uint8, generator=generator)
         self._file = file or (height, width)
 
+    @property
+    def cuts(self) -> dict:
+        return {}  # several layouts cut the same images: nothing is kept
+
     def __len__(self) -> int:
         return len(self.indices)
 
