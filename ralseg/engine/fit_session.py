@@ -12,9 +12,9 @@ from ralseg.acquisition.policy import Needs, Policy, epsilon_greedy
 from ralseg.agents.base import Episode, PlayedStep
 from ralseg.data.datamodule import SegmentationData
 from ralseg.engine.game import Game, find_weights, independent_until, plan_episodes
+from ralseg.engine.games_elsewhere import GameJob, GamesElsewhere
 from ralseg.engine.learning_curves import finished_rounds, validation_metrics
 from ralseg.engine.modules import FitModule, Trained
-from ralseg.engine.games_elsewhere import GameJob, GamesElsewhere
 from ralseg.engine.session import Choice, EndedEpisode, Session, StepResult, TakenStep
 from ralseg.errors import ConfigError, NotFiniteError, PoolExhausted
 
@@ -182,7 +182,7 @@ class FitSession(Session):
     # -- games that other processes play ----------------------------------------------------------
 
     @property
-    def is_played_elsewhere(self) -> bool:  # type: ignore[override]
+    def is_played_elsewhere(self) -> bool:
         """Whether the present game is one that others may play at the same time as the next ones."""
         return self.elsewhere is not None and self._independent_until() > self.episode_number
 

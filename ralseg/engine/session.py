@@ -139,7 +139,10 @@ class Session(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a checkpoint left off."""
 
-    is_played_elsewhere = False  # whether other processes play the present game, and steps are only taken from them
+    @property
+    def is_played_elsewhere(self) -> bool:
+        """Whether another process plays the present game, and its steps are only taken."""
+        return False
 
     # -- the steps --------------------------------------------------------------------------------
 

@@ -266,12 +266,12 @@ class WorkerPool:
     ) -> None:
         if engine == "local" and options:
             raise ConfigError(f"{key}_options={options}: local processes have no options; leave them out")
-        self._recipe = cloudpickle.dumps(recipe)
+        self._count, self._recipe = count, cloudpickle.dumps(recipe)
         self._cluster: RayCluster | None = None
         if engine == "ray":
             self._cluster = RayCluster.of(options or {}, key)
             self._cluster.connect()
-        self._jobs = SimpleQueue[tuple[bytes, Future[bytes]]]()
+        self._jobs = SimpleQueue[tuple[bytes, Future[bytes]] | None]()
         self._lock, self._is_closed = threading.Lock(), False
         self._living: list[Worker] = []
         for _ in range(count):
@@ -297,6 +297,8 @@ class WorkerPool:
             self._is_closed = True
             for worker in self._living:
                 worker.kill()
+        for _ in range(self._count):
+            self._jobs.put(None)
         if self._cluster is not None:
             self._cluster.leave()
 
@@ -307,7 +309,10 @@ class WorkerPool:
         with suppress(OSError):  # what is wrong is told when there is a job
             worker = self._started()
         while True:
-            job, future = self._jobs.get()
+            asked = self._jobs.get()
+            if asked is None or self._is_closed:
+                return
+            job, future = asked
             for _ in range(TRIES):
                 try:
                     worker = worker or self._started()
