@@ -28,6 +28,7 @@ _PLAYED_BY = (
     "gradient_clip_algorithm", "deterministic", "benchmark", "inference_mode", "plugins", "detect_anomaly",
 )  # fmt: skip
 """Options of the Trainer that change how a game is played; what is told and saved is the run's own business."""
+_KEYS = ("trainer.actor_engine", "trainer.actor_options")
 _QUIET = {
     "logger": False,
     "enable_checkpointing": False,
@@ -175,7 +176,7 @@ class Actors:
             yield None
             return
         recipe = Recipe(segmenter, agent, data, game, self._trainer)
-        pool = WorkerPool(self.count, recipe, self.engine, self.options, "trainer.actor_engine")
+        pool = WorkerPool(self.count, recipe, self.engine, self.options, _KEYS)
         try:
             yield GamesElsewhere(pool)
         finally:

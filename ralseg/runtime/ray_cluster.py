@@ -6,6 +6,8 @@ from typing import Any
 
 from ralseg.errors import ConfigError
 
+STUDY_KEYS = ("engine", "engine_options")
+
 
 @dataclass
 class RayCluster:
@@ -17,7 +19,7 @@ class RayCluster:
         num_gpus: Graphics processors of a process; a fraction shares one.
         resources: Other resources that a process needs, as the cluster names them.
         init: More options of ``ray.init``.
-        key: The option that asked for Ray, for messages.
+        keys: What the configuration calls the choice of Ray and these options, for messages.
     """
 
     address: str | None = "auto"
@@ -25,27 +27,27 @@ class RayCluster:
     num_gpus: float = 0
     resources: dict[str, float] = field(default_factory=dict)
     init: dict[str, Any] = field(default_factory=dict)
-    key: str = "engine"
+    keys: tuple[str, str] = STUDY_KEYS
     _is_ours: bool = field(default=False, init=False)
 
     @classmethod
-    def of(cls, options: dict[str, Any], key: str) -> "RayCluster":
+    def of(cls, options: dict[str, Any], keys: tuple[str, str] = STUDY_KEYS) -> "RayCluster":
         """The cluster that options of a configuration describe."""
         try:
-            return cls(**options, key=key)
+            return cls(**options, keys=keys)
         except TypeError as error:
-            raise ConfigError(f"{key}_options={options}: {error}") from None
+            raise ConfigError(f"{keys[1]}={options}: {error}") from None
 
     def connect(self) -> Any:
         """The package ``ray``, connected to the cluster."""
-        ray = optional_package("ray", "ray", self.key)
+        ray = optional_package("ray", "ray", self.keys[0])
         if not ray.is_initialized():
             quiet = {"include_dashboard": False, "log_to_driver": False} if self.address is None else {}
             try:
                 ray.init(address=self.address, **(quiet | self.init))
             except ConnectionError as error:
                 raise ConfigError(
-                    f"{self.key}_options.address={self.address}: no Ray cluster answers ({error}); start one with "
+                    f"{self.keys[1]}.address={self.address}: no Ray cluster answers ({error}); start one with "
                     "`ray start --head`, or give `address: null` for one on this machine"
                 ) from None
             self._is_ours = True
@@ -58,7 +60,7 @@ class RayCluster:
     def leave(self) -> None:
         """Disconnect, if it was this object that connected."""
         if self._is_ours:
-            optional_package("ray", "ray", self.key).shutdown()
+            optional_package("ray", "ray", self.keys[0]).shutdown()
             self._is_ours = False
 
 

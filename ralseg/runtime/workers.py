@@ -26,7 +26,7 @@ from typing import Any, Literal, Protocol
 import cloudpickle
 
 from ralseg.errors import ConfigError, RalsegError
-from ralseg.runtime.ray_cluster import RayCluster
+from ralseg.runtime.ray_cluster import STUDY_KEYS, RayCluster
 from ralseg.runtime.signals import Paused, interrupts
 
 log = logging.getLogger(__name__)
@@ -247,7 +247,7 @@ class WorkerPool:
         recipe: Makes what does the jobs, in each of them.
         engine: ``local`` or ``ray``.
         options: Of a :class:`RayCluster`; a local pool has none.
-        key: The option that asked for the pool, for messages.
+        keys: What the configuration calls engine and options, for messages.
 
     Example:
         >>> pool = WorkerPool(1, lambda: abs)
@@ -262,14 +262,14 @@ class WorkerPool:
         recipe: Callable[[], Callable[[Any], Any]],
         engine: Engine = "local",
         options: dict[str, Any] | None = None,
-        key: str = "engine",
+        keys: tuple[str, str] = STUDY_KEYS,
     ) -> None:
         if engine == "local" and options:
-            raise ConfigError(f"{key}_options={options}: local processes have no options; leave them out")
+            raise ConfigError(f"{keys[1]}={options}: local processes have no options; leave them out")
         self._count, self._recipe = count, cloudpickle.dumps(recipe)
         self._cluster: RayCluster | None = None
         if engine == "ray":
-            self._cluster = RayCluster.of(options or {}, key)
+            self._cluster = RayCluster.of(options or {}, keys)
             self._cluster.connect()
         self._jobs = SimpleQueue[tuple[bytes, Future[bytes]] | None]()
         self._lock, self._is_closed = threading.Lock(), False

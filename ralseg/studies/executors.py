@@ -203,7 +203,7 @@ class Ray:
     """
 
     def __init__(self, **options: Any) -> None:
-        self.cluster = RayCluster.of(options, "engine")
+        self.cluster = RayCluster.of(options)
 
     def run(self, cells: list[Cell], acquire: Acquire) -> Iterator[Outcome]:
         """Start a task for each cell and give back those that end."""

@@ -11,7 +11,7 @@ from support.games import everything
 class PoolHere(workers.WorkerPool):
     """Does every job in this process when it is asked for; all that would travel does."""
 
-    def __init__(self, count, recipe, engine="local", options=None, key="engine"):
+    def __init__(self, count, recipe, engine="local", options=None, keys=()):
         self._works = [cloudpickle.loads(cloudpickle.dumps(recipe))() for _ in range(count)]
         self.done = 0
 
