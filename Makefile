@@ -54,6 +54,7 @@ kills: $(READY)  ## twenty kills of each command, then SIGTERM and Ctrl-C: does 
 	for command in fit acquire pretrain; do \
 	  $(BIN)/python tests/support/kills.py $$command --trials 20 && \
 	  $(BIN)/python tests/support/kills.py $$command --trials 5 --signal TERM --signal INT || exit 1; done
+	$(BIN)/python tests/support/kills.py fit-actors --trials 5 --signal KILL --signal TERM --signal INT
 	$(BIN)/python tests/support/kills.py compare --trials 5
 
 audit:  ## known holes in the pinned packages, from the public database (needs the internet)

@@ -57,6 +57,8 @@ class PairedBlocks(QueryAgent):
         ['entropy', 'policy']
     """
 
+    learns_after_block = True
+
     def __init__(
         self,
         features: FeatureSet = "summary",

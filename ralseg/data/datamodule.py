@@ -148,6 +148,12 @@ class SegmentationData(pl.LightningDataModule):
         self.seed = seed
         self._is_set_up = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For other processes: the data as they were configured, not set up."""
+        made = ("splits", "height", "width", "images", "masks", "_reward_loader")
+        state = {name: value for name, value in self.__dict__.items() if name not in made}
+        return state | {"trainer": None, "_shown": None, "_regions": {}, "_is_set_up": False}
+
     @staticmethod
     def of(module: pl.LightningModule) -> "SegmentationData":
         """The data that a module's Trainer was given."""

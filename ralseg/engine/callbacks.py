@@ -14,7 +14,7 @@ from ralseg.errors import NotFiniteError
 from ralseg.runtime import distributed, run_folder
 from ralseg.runtime.files import write_atomically
 from ralseg.runtime.seeding import stream_seed
-from ralseg.runtime.signals import Interrupted, interrupts
+from ralseg.runtime.signals import Interrupted, Paused, interrupts
 
 
 class StopWhenAsked(Checkpoint):
@@ -57,7 +57,9 @@ class StopWhenAsked(Checkpoint):
         return asked
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """The training has ended otherwise."""
+        """The training has ended otherwise; where it was between two steps, it is saved as it is."""
+        if isinstance(exception, Paused):
+            trainer.save_checkpoint(self.path, weights_only=False)
         interrupts.be_impatient()
 
 

@@ -17,12 +17,13 @@ from ralseg.agents.base import Episode, PlayedStep
 from ralseg.data.datamodule import SegmentationData
 from ralseg.data.samples import Batch, JoinedSamples
 from ralseg.engine.final_training import RoundSampler
-from ralseg.engine.game import Game, find_weights, plan_episodes
+from ralseg.engine.game import Game, find_weights, independent_until, plan_episodes
+from ralseg.engine.games_elsewhere import GameJob, GamesElsewhere
 from ralseg.engine.learning_curves import finished_rounds, validation_metrics
 from ralseg.engine.modules import FitModule, Trained
 from ralseg.engine.scenes import Cast, Casting
 from ralseg.engine.selection import by_image
-from ralseg.engine.session import Choice, EndedEpisode, Session, StepResult
+from ralseg.engine.session import Choice, EndedEpisode, Session, StepResult, TakenStep
 from ralseg.errors import ConfigError, NotFiniteError, PoolExhausted
 from ralseg.runtime.checkpoints import CheckpointCache
 from ralseg.runtime.seeding import stream
@@ -37,13 +38,22 @@ class FitSession(Session):
         game: The rules.
         data: The data; the policy plays on its train set or, by ``reward_on``, on other images with labels.
         module: Segmenter and agent.
+        elsewhere: Other processes that play the games which do not depend on each other. None: all are played here.
+        checkpoints: theta_0s that have been read already.
     """
 
     module: FitModule
 
-    def __init__(self, game: Game, data: SegmentationData, module: FitModule) -> None:
+    def __init__(
+        self,
+        game: Game,
+        data: SegmentationData,
+        module: FitModule,
+        elsewhere: GamesElsewhere | None = None,
+        checkpoints: CheckpointCache | None = None,
+    ) -> None:
         super().__init__(data, SET, module, data.mask_oracle(SET))
-        self.game, self.agent = game, module.agent
+        self.game, self.agent, self.elsewhere = game, module.agent, elsewhere
         self.plan = plan_episodes(game, self.agent.block)
         self.episode_number = 0
         self.training_steps = 0
@@ -54,7 +64,7 @@ class FitSession(Session):
         self.initial_weights = find_weights(game.initial_weights, "initial_weights")
         self.validation_weights = find_weights(game.validation_weights, "validation_weights") or self.initial_weights
         self._check_rules()
-        self._checkpoints = CheckpointCache()
+        self._checkpoints = checkpoints or CheckpointCache()
         self.cast: Cast | None = None  # None: the train set is played on, the reward set pays
         self._seen = {"": frozenset[str]()}  # images that theta_0s were trained on, by their files
         self._casting: Casting | None = None
@@ -280,6 +290,50 @@ class FitSession(Session):
             except NotFiniteError as error:
                 raise NotFiniteError(f"{error} ({self.where()})", self.context() | error.context) from error
 
+    # -- games that other processes play ----------------------------------------------------------
+
+    @property
+    def is_played_elsewhere(self) -> bool:
+        """Whether the present game is one that others may play at the same time as the next ones."""
+        return self.elsewhere is not None and self._independent_until() > self.episode_number
+
+    def _independent_until(self) -> int:
+        return independent_until(self.plan, self.episode_number, self.agent.learns_after_block)
+
+    def fetch_step(self) -> TakenStep:
+        """The next step of the present game; with its first one, the games that may be played now are asked for.
+
+        In a resumed run that may be in the middle of a game: it is played again, with the weights that it began with.
+        """
+        assert self.elsewhere is not None
+        if self.episode_number not in self.elsewhere:
+            numbers = range(self.episode_number, self._independent_until())
+            trained = self.training_steps - (self.step if self.is_training else 0)
+            weights = {name: tensor.cpu() for name, tensor in self.agent.state_dict().items()}
+            for number in numbers:
+                self.elsewhere.ask(GameJob(number, trained, weights, self.initial_scores))
+                trained += self.game.steps_per_episode if self.plan[number].kind == "train" else 0
+        try:
+            return self.elsewhere.steps(self.episode_number)[self.step]
+        except NotFiniteError as error:
+            raise NotFiniteError(str(error), error.context | self.agent.context()) from error
+
+    def take_step(self, step: TakenStep) -> StepResult:
+        """Go on as if the step had been played here, but for the segmenter, which the next game resets anyway."""
+        assert self.elsewhere is not None
+        if self.step == 0:
+            self._enter(self.episode)
+            self.hide_labels()
+            self.scores = [self.initial_scores.setdefault(self.scored_as, step.score_before)]
+        self.ledger.add(step.regions, self.step)
+        self._histograms = torch.cat([self._histograms, step.histograms])
+        self._checksums += step.checksums
+        for part, seconds in step.seconds.items():
+            self.spend(part, seconds)
+        following = self.elsewhere.steps(self.episode_number)[self.step + 1 : self.step + 2]
+        self._observation = following[0].observation if following else None
+        return self.learn(step.observation, step.choice, step.trained)
+
     # -- what is told of it -----------------------------------------------------------------------
 
     def steps_played(self) -> int:
@@ -395,6 +449,8 @@ class FitSession(Session):
             "history": self.history,
             "rules": self._rules(),
             "agent": self.agent.memory(),
+            # then the segmenter is not that of the game
+            "is_amid_game_elsewhere": self.step > 0 and self.is_played_elsewhere,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -408,6 +464,11 @@ class FitSession(Session):
             raise ConfigError(
                 "the checkpoint is of a game with other rules: " + ", ".join(differing) + " differ; "
                 "go on with the configuration in the run's folder, or start anew"
+            )
+        if state["is_amid_game_elsewhere"] and not self.is_played_elsewhere:
+            raise ConfigError(
+                "trainer.actors=0, but the checkpoint is in the middle of a game that another process has played, and "
+                "does not have its segmenter; go on with trainer.actors=1 or more, with the same results"
             )
         # between two episodes, the ledger is still that of the one before
         self._enter(self.plan[max(self.episode_number - (self.step == 0), 0)])

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,7 @@ from ralseg.agents.base import Agent
 from ralseg.agents.loading import save_policy
 from ralseg.data.datamodule import SegmentationData
 from ralseg.engine import learning_curves
+from ralseg.engine.actors import Actors
 from ralseg.engine.fit_session import FitSession
 from ralseg.engine.game import Game, plan_episodes
 from ralseg.engine.game_trainer import GameTrainer
@@ -27,6 +29,7 @@ from ralseg.runtime import run_folder
 from ralseg.runtime.checkpoints import read_checkpoint
 from ralseg.runtime.files import write_atomically
 from ralseg.runtime.mlflow_logger import RunLogger
+from ralseg.runtime.workers import Engine
 
 POLICY = "policy.ckpt"
 _DEFAULT_GAME = Game()
@@ -38,17 +41,37 @@ class FitTrainer(GameTrainer):
     Args:
         game: The rules.
         checkpoint_every: Steps between checkpoints to resume from. None: once an episode.
+        actors: Processes that play games which do not depend on each other at the same time: those of a round of
+            validation, and those of a block where the agent learns after it (``ralseg.PairedBlocks``). Each has one
+            thread. The results do not depend on how many there are. 0: all games are played in this process.
+        actor_engine: ``local``: processes of this machine. ``ray``: of a Ray cluster.
+        actor_options: For Ray: ``address``, ``num_cpus``, ``num_gpus``, ``resources``, ``init``, as in a study's
+            ``engine_options``.
         kwargs: All options of Lightning's Trainer but those that the loop sets itself. ``gradient_clip_val``
             limits the norm of the segmenter's gradient while regions are labelled (4 by default, as in the paper; 0
             turns it off); final trainings are not clipped.
     """
 
-    def __init__(self, game: Game = _DEFAULT_GAME, checkpoint_every: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        game: Game = _DEFAULT_GAME,
+        checkpoint_every: int | None = None,
+        actors: int = 0,
+        actor_engine: Engine = "local",
+        actor_options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.game = game
+        self.actors = Actors(actors, actor_engine, actor_options, kwargs)
         if kwargs.get("limit_val_batches") == 0:
             raise ConfigError("trainer.limit_val_batches=0 leaves no reward; leave it out")
         kwargs["callbacks"] = [*as_list(kwargs.get("callbacks")), EpisodeFiles()]
         super().__init__(checkpoint_every or game.steps_per_episode, **kwargs)
+        if self.actors and self.world_size > 1:
+            raise ConfigError(
+                f"trainer.actors={actors} play for a run on one device, but this one has {self.world_size}; set "
+                "trainer.devices and trainer.num_nodes to 1, or leave out trainer.actors"
+            )
 
     def fit(
         self,
@@ -85,8 +108,10 @@ class FitTrainer(GameTrainer):
         for episode in {(e.kind, e.role): e for e in plan_episodes(self.game, agent.block)}.values():
             agent.player(episode, datamodule.seed)  # an unknown player should not wait for its first episode
         module = FitModule(model, agent, self.game.steps_per_episode, self.segmenter_clip)
-        with self.claimed_folder(ckpt or ckpt_path) as resume:
-            session = self.play(module, datamodule, partial(FitSession, self.game, datamodule, module), resume)
+        actors = nullcontext() if self.fast_dev_run else self.actors.playing(model, agent, datamodule, self.game)
+        with self.claimed_folder(ckpt or ckpt_path) as resume, actors as elsewhere:
+            opened = partial(FitSession, self.game, datamodule, module, elsewhere)
+            session = self.play(module, datamodule, opened, resume)
             if not self.is_global_zero or self.fast_dev_run:
                 return
             assert isinstance(session, FitSession)

@@ -117,6 +117,36 @@ def plan_episodes(game: Game, block: Sequence[str]) -> list[Episode]:
     return plan
 
 
+def independent_until(plan: Sequence[Episode], number: int, learns_after_block: bool) -> int:
+    """The first episode from ``number`` on that depends on one between: all before it may be played at the same time.
+
+    Episodes depend on earlier ones only through what the agent has learned. Nothing is learned in validation and, by
+    some agents, before the end of a block.
+
+    Args:
+        plan: All episodes.
+        number: The episode to begin with; it is the answer itself where the agent learns at every step of it.
+        learns_after_block: Whether the agent learns nothing before the end of a block.
+
+    Example:
+        >>> plan = plan_episodes(Game(episodes=4, validation_plays=2, validation_every=2), ["entropy", "policy"])
+        >>> [episode.kind[0] for episode in plan]
+        ['v', 'v', 'v', 'v', 't', 't', 'v', 'v', 't', 't', 'v', 'v']
+        >>> [independent_until(plan, number, learns_after_block=True) for number in (0, 5, 6, 10)]
+        [6, 6, 10, 12]
+        >>> [independent_until(plan, number, learns_after_block=False) for number in (0, 5, 6, 10)]
+        [4, 5, 8, 12]
+    """
+    for position in range(number, len(plan)):
+        if plan[position].kind == "train":
+            if not learns_after_block:
+                return position
+            following = plan[position + 1] if position + 1 < len(plan) else None
+            if following is None or following.kind != "train" or following.draw != plan[position].draw:
+                return position + 1
+    return len(plan)
+
+
 def find_weights(patterns: list[str] | None, key: str) -> list[Path]:
     """The checkpoint files that paths or patterns name; a pattern that names none is an error."""
     files: list[Path] = []

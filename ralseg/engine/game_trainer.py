@@ -66,6 +66,7 @@ class GameTrainer(RunTrainer):
         """
         loop = cast(ActiveLearningLoop, self.fit_loop)
         loop.open_session = open_session
+        loop.max_epochs = -1  # else an earlier game's end would be this one's too
         try:
             super().fit(module, None, None, data, resume, True)
         finally:

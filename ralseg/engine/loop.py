@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import lightning.pytorch as pl
 from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.trainer import call
 
 from ralseg.engine.modules import LabellingModule, Trained
 from ralseg.engine.session import Session, StepResult
@@ -42,7 +43,11 @@ class ActiveLearningLoop(_FitLoop):
 
     def advance(self) -> None:
         """One step of the paper."""
-        self._in_step, started, session = True, time.perf_counter(), self._session()
+        started, session = time.perf_counter(), self._session()
+        if session.is_played_elsewhere:
+            self.result = self._take_step(session)
+            return
+        self._in_step = True
         if session.step == 0:
             session.start()
             if self.trainer.enable_validation:
@@ -53,6 +58,21 @@ class ActiveLearningLoop(_FitLoop):
         trained = self._train_and_score()  # 5-6: Lightning's own epoch and validation
         result = session.learn(observation, choice, trained)  # 7: for those who learn
         self.result = replace(result, seconds=time.perf_counter() - started)
+
+    def _take_step(self, session: Session) -> StepResult:
+        """A step that another process has played: to Lightning an epoch without batches."""
+        step = session.fetch_step()  # may take long, or be interrupted: nothing is half done before it
+        self._in_step = True
+        self.epoch_progress.increment_ready()
+        call._call_callback_hooks(self.trainer, "on_train_epoch_start")
+        call._call_lightning_module_hook(self.trainer, "on_train_epoch_start")
+        self.epoch_progress.increment_started()
+        for _ in range(step.optimizer_steps):  # for trainer.global_step
+            self.epoch_loop.manual_optimization.optim_step_progress.increment_ready()
+            self.epoch_loop.manual_optimization.optim_step_progress.increment_completed()
+        self.epoch_loop._batches_that_stepped += step.optimizer_steps
+        result = session.take_step(step)
+        return replace(result, seconds=sum(step.seconds.values()) + sum(step.trained[2:]))
 
     def _train_and_score(self) -> Trained:
         """Steps 5 and 6: one training iteration on the new regions, then mean IoU on the reward set."""

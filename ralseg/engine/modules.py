@@ -54,7 +54,9 @@ class LabellingModule(pl.LightningModule):
         self._loss = self._miou = self._started = self._scoring_seconds = 0.0
 
     def setup(self, stage: str) -> None:
-        """Fit the segmenter to the data."""
+        """Fit the segmenter to the data, once: a module may play several games one after another."""
+        if self.built_weights:
+            return
         data = SegmentationData.of(self)
         self.check_options(data)
         self.segmenter.prepare(data)
@@ -169,7 +171,9 @@ class FitModule(LabellingModule):
         self._trained_by_agent: list[torch.nn.Parameter] = []
 
     def setup(self, stage: str) -> None:
-        """Fit both to the data."""
+        """Fit both to the data, once."""
+        if self.built_weights:
+            return
         super().setup(stage)
         data = SegmentationData.of(self)
         self.agent.build(data.class_names, len(data.regions("state_set")), self.steps_per_episode, data.seed)

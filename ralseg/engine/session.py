@@ -66,6 +66,21 @@ class StepResult:
     rounds: list[float] = field(default_factory=list)  # area under the curve of each round of validation so far
 
 
+@dataclass(frozen=True)
+class TakenStep:
+    """A step that another process has played: all that it needs to be taken for one that was played here."""
+
+    score_before: float  # mean IoU before the step
+    observation: Observation
+    choice: Choice
+    regions: Tensor  # [K] that were labelled
+    histograms: Tensor  # [K, C] their class shares
+    checksums: list[int]  # of their labels
+    trained: Trained
+    optimizer_steps: int
+    seconds: dict[str, float]  # spent on each part but training and scoring
+
+
 class Session(ABC):
     """Looks at candidates, has regions labelled, and keeps count. The loop says when, this class says what.
 
@@ -130,6 +145,11 @@ class Session(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a checkpoint left off."""
 
+    @property
+    def is_played_elsewhere(self) -> bool:
+        """Whether another process plays the present game, and its steps are only taken."""
+        return False
+
     # -- the steps --------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -139,6 +159,10 @@ class Session(ABC):
         else:
             self.segmenter.restore(self.module.built_weights)
         self.module.reset_training()
+        self.hide_labels()
+
+    def hide_labels(self) -> None:
+        """Forget what the last game has labelled and measured: another one begins."""
         self.play_on(self.regions, self.oracle)
         self._histograms, self._checksums = self._histograms[:0], []
         self.step, self.scores, self.seconds, self._observation = 0, [], {}, None
@@ -289,6 +313,14 @@ class Session(ABC):
         self.spend("reward", trained.scoring_seconds)
         self.scores.append(miou)
         self.step += 1
+
+    def fetch_step(self) -> TakenStep:
+        """The step that another process has played in place of this one; waits for it."""
+        raise NotImplementedError(f"{type(self).__name__} plays all of its games itself")
+
+    def take_step(self, step: TakenStep) -> StepResult:
+        """Go on as if the step had been played here."""
+        raise NotImplementedError(f"{type(self).__name__} plays all of its games itself")
 
     # -- where it stands --------------------------------------------------------------------------
 

@@ -25,6 +25,10 @@ class FeatureCache:
         """The same cache: it depends on the frozen encoder alone."""
         return self
 
+    def __getstate__(self) -> dict[str, object]:
+        """For other processes: an empty cache."""
+        return self.__dict__ | {"_cache": None, "_shapes": []}
+
     def clear(self) -> None:
         """Forget everything: the encoder has changed."""
         self._cache = None

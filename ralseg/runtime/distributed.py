@@ -51,7 +51,7 @@ def from_first(make: Callable[[], T]) -> T:
             told[0] = make()
             pickle.dumps(told[0])  # else the others would wait for what cannot be sent
         except Exception as error:
-            problem, told = error, [None, _sendable(error)]
+            problem, told = error, [None, sendable(error)]
     distributed.broadcast_object_list(told, src=0)
     if isinstance(told[1], Exception):
         raise raised_by_all(problem or told[1])
@@ -59,7 +59,7 @@ def from_first(make: Callable[[], T]) -> T:
     return made
 
 
-def _sendable(error: Exception) -> Exception:
+def sendable(error: Exception) -> Exception:
     """The exception, or what it says where it cannot be sent: it may hold a socket."""
     try:
         pickle.loads(pickle.dumps(error))

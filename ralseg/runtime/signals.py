@@ -29,6 +29,10 @@ class Interrupted(BaseException):
         return f"stopped by {name}; the same command with --ckpt last goes on where this one was"
 
 
+class Paused(Interrupted):
+    """Someone asked this process to stop while it was waiting between two steps: all that it has can be saved."""
+
+
 class Interrupts:
     """What this process does when it is asked to stop.
 

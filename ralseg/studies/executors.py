@@ -4,7 +4,6 @@ An executor takes cells and gives each back as it ends, with what went wrong. A 
 cut off, so an executor may stop and start it anywhere; all it needs is the same folders on every machine.
 """
 
-import importlib
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 
 from ralseg.errors import ConfigError
 from ralseg.runtime import distributed
+from ralseg.runtime.ray_cluster import RayCluster, optional_package
 from ralseg.runtime.signals import Interrupted, interrupts
 from ralseg.studies.plan import Acquire, Cell, Study, run_cell
 
@@ -171,7 +171,7 @@ class Submitit:
 
     def run(self, cells: list[Cell], acquire: Acquire) -> Iterator[Outcome]:
         """Submit an array of all cells and wait for them."""
-        submitit = _needed("submitit", "slurm")
+        submitit = optional_package("submitit", "slurm", "engine")
         executor = submitit.AutoExecutor(folder=self.folder, cluster=self.cluster)
         executor.update_parameters(**({"timeout_min": 24 * 60, "name": "ralseg"} | self.parameters))
         with executor.batch():
@@ -199,42 +199,18 @@ class Ray:
     """Tasks of a Ray cluster that exists, or of this machine.
 
     Args:
-        address: Of the cluster; ``auto`` finds one that runs here, None starts one on this machine.
-        num_cpus: Processors of a cell.
-        num_gpus: Graphics processors of a cell; a fraction shares one.
-        resources: Other resources that a cell needs, as the cluster names them.
-        init: More options of ``ray.init``.
+        options: Of :class:`RayCluster`; each cell is a process.
     """
 
-    def __init__(
-        self,
-        address: str | None = "auto",
-        num_cpus: float = 1,
-        num_gpus: float = 0,
-        resources: dict[str, float] | None = None,
-        init: dict[str, Any] | None = None,
-    ) -> None:
-        self.address, self.num_cpus, self.num_gpus = address, num_cpus, num_gpus
-        self.resources, self.init = resources or {}, init or {}
+    def __init__(self, **options: Any) -> None:
+        self.cluster = RayCluster.of(options)
 
     def run(self, cells: list[Cell], acquire: Acquire) -> Iterator[Outcome]:
         """Start a task for each cell and give back those that end."""
-        ray = _needed("ray", "ray")
-        started_here = not ray.is_initialized()
-        if started_here:
-            quiet = {"include_dashboard": False, "log_to_driver": False} if self.address is None else {}
-            try:
-                ray.init(address=self.address, **(quiet | self.init))
-            except ConnectionError as error:
-                raise ConfigError(
-                    f"engine_options.address={self.address}: no Ray cluster answers ({error}); start one with "
-                    "`ray start --head`, or give `address: null` for one on this machine"
-                ) from None
+        ray = self.cluster.connect()
         # a process of its own for each cell: it redirects its output and takes signals
-        remote = ray.remote(
-            num_cpus=self.num_cpus, num_gpus=self.num_gpus, resources=self.resources, max_calls=1, max_retries=1
-        )(_run_task)
-        waiting = {remote.remote(Task(cell, acquire, max(1, int(self.num_cpus)))): cell for cell in cells}
+        remote = ray.remote(**self.cluster.needs(), max_calls=1, max_retries=1)(_run_task)
+        waiting = {remote.remote(Task(cell, acquire, max(1, int(self.cluster.num_cpus)))): cell for cell in cells}
         try:
             while waiting:
                 ended, _ = ray.wait(list(waiting), num_returns=1, timeout=10)
@@ -243,8 +219,7 @@ class Ray:
         finally:
             for reference in waiting:
                 ray.cancel(reference, force=True)
-            if started_here:
-                ray.shutdown()
+            self.cluster.leave()
 
     @staticmethod
     def _problem(ray: Any, reference: Any) -> str | None:
@@ -257,11 +232,3 @@ class Ray:
 
 def _run_task(task: Task) -> str | None:
     return task()
-
-
-def _needed(module: str, extra: str) -> Any:
-    """An optional package, or the way to it."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError:
-        raise ConfigError(f"engine={module} needs `pip install 'ralseg[{extra}]'`") from None

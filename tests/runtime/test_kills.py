@@ -34,6 +34,12 @@ def test_a_game_that_is_killed_or_stopped_ends_like_one_that_was_not():
     assert said.count("the same") == 2 + len(FAULTS)
 
 
+def test_a_game_whose_steps_are_played_by_actors_ends_like_one_that_was_not_killed():
+    fault = "ralseg.engine.fit_session.FitSession.take_step:14"  # played, but not yet taken
+    said = kill("fit-actors", "--signal", "TERM", "--seed", "1", "--fault", fault)
+    assert said.count("the same") == 2
+
+
 @pytest.mark.parametrize(("command", "name"), [("acquire", "INT"), ("pretrain", "TERM")])
 def test_a_run_that_is_killed_or_stopped_ends_like_one_that_was_not(command, name):
     said = kill(command, "--signal", "KILL", "--signal", name, "--seed", "4")

@@ -6,7 +6,8 @@ import pytest
 
 from ralseg.cli import main
 from ralseg.errors import ConfigError
-from ralseg.studies import executors, run
+from ralseg.runtime import ray_cluster
+from ralseg.studies import run
 from ralseg.studies.executors import Ray, Submitit, make_executor
 from ralseg.studies.plan import Study, make_cells
 from support.configs import STUDY
@@ -79,7 +80,7 @@ def test_options_that_an_engine_does_not_have():
 
 
 def test_an_engine_that_is_not_installed(monkeypatch):
-    monkeypatch.setattr(executors.importlib, "import_module", _absent)
+    monkeypatch.setattr(ray_cluster.importlib, "import_module", _absent)
     with pytest.raises(ConfigError, match=r"engine=ray needs `pip install 'ralseg\[ray\]'`"):
         next(Ray().run([], None))
 

@@ -57,6 +57,10 @@ CONFIGS = {
     "episodes: 2, validation_plays: 1, validation_every: 2}}\n"
     f"model: {{class_path: ralseg.FPNSegmenter, init_args: {FROZEN}}}\n"
     "agent: {class_path: ralseg.DQN, init_args: {batch_size: 8, replay_size: 20, epsilon_decay: 10.0}}\n",
+    "fit-actors": f"trainer: {{{PLAIN}, checkpoint_every: 2, actors: 1, game: {{budget: 10, regions_per_step: 4, "
+    "pool_size: 3, episodes: 4, validation_plays: 1, validation_every: 2}}\n"
+    f"model: {{class_path: ralseg.FPNSegmenter, init_args: {FROZEN}}}\n"
+    "agent: {class_path: ralseg.PairedBlocks, init_args: {block: [entropy, policy], batch_size: 8}}\n",
     "acquire": f"trainer: {{{PLAIN}, acquisition: {{budgets: [8, 18], regions_per_step: 4, pool_size: 2}}, "
     "final: {max_steps: 6, validate_every: 2}}\n"
     f"model: {{class_path: ralseg.FPNSegmenter, init_args: {FROZEN}}}\n",
@@ -64,9 +68,12 @@ CONFIGS = {
 ARGUMENTS = {
     "pretrain": ["pretrain", "--config", "pretrain.yaml"],
     "fit": ["fit", "--config", "fit.yaml"],
+    "fit-actors": ["fit", "--config", "fit-actors.yaml"],
     "acquire": ["acquire", "--config", "acquire.yaml", "--policy", "entropy"],
     "compare": ["compare", "--config", "compare.yaml"],
 }
+WITH_OTHERS = {"compare": "cells", "fit-actors": "actors"}
+"""Commands that start processes, which must end with them."""
 COMPARE = "name: cut\nfolder: run\nacquire: acquire.yaml\nmethods: {uniform: uniform, margin: margin}\nseeds: [0]\n"
 
 
@@ -207,8 +214,8 @@ def run_trial(command: str, folder: Path, moments: list[float], number: int, fau
         if not fault:
             time.sleep(moment)
             os.kill(pid, number)
-        if command == "compare" and not ends_within(pid, 25):
-            problems.append("cells lived on")
+        if command in WITH_OTHERS and not ends_within(pid, 25):
+            problems.append(f"{WITH_OTHERS[command]} lived on")
         asked = time.monotonic()
         code = finish(pid)
         spent = time.monotonic() - asked
