@@ -55,6 +55,7 @@ class OneGame(FitSession):
         super().__init__(game, data, module, checkpoints=checkpoints)
         self.agent.load_state_dict(job.weights)
         self.episode_number, self.training_steps = job.number, job.training_steps
+        self._enter(self.episode)  # Lightning takes its loader of the images that pay before the episode starts
         self.initial_scores.update(job.initial_scores)
         self.taken: list[TakenStep] = []
         self._spent: dict[str, float] = {}

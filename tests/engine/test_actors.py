@@ -12,7 +12,8 @@ from ralseg.engine.loop import result_of
 from ralseg.errors import ConfigError, NotFiniteError, RalsegError
 from ralseg.runtime.checkpoints import read_checkpoint
 from support.actors import PoolHere, learned
-from support.data import small_data
+from support.closed_form import closed_form
+from support.data import small_data, towns
 from support.games import assert_same, blocks, dqn, game, play, segmenter
 
 
@@ -96,6 +97,18 @@ def test_the_run_is_the_same_whoever_plays(tmp_path, here, played_here, name, co
     assert all(result.seconds > 0 for result in listen.results)
     assert_same(policies(folder), policies(tmp_path))
     assert files(folder) == files(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_closed_form_on_other_scenes_is_the_same_whoever_plays(tmp_path, here):
+    rules = game(episodes=6, validation_every=3, reward_on="other_scenes")
+    found = {}
+    for count in (0, 2):
+        trainer = play(tmp_path / str(count), rules, three(), data=towns(flip=False), model=closed_form(), actors=count)
+        found[count] = learned(trainer)
+    assert len({record["scene"] for record in found[0]["session"]["history"]}) > 1
+    assert_same(found[0], found[2])
+    assert files(tmp_path / "0") == files(tmp_path / "2")
 
 
 class Kill(pl.Callback):

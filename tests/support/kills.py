@@ -49,6 +49,8 @@ NET = (
     "{encoder: tu-test_resnet, encoder_weights: none, pyramid_channels: 32, segmentation_channels: 32, label_stride: 2}"
 )
 FROZEN = NET.replace("}", ", freeze_encoder: true, cache_features: true}")
+CLOSED = "model: {class_path: ralseg.ClosedFormSegmenter, init_args: "
+CLOSED += "{encoder: tu-test_resnet, encoder_weights: none, components: 12}}\n"
 PLAIN = "default_root_dir: run, enable_progress_bar: false, enable_model_summary: false, num_sanity_val_steps: 0"
 CONFIGS = {
     "pretrain": f"trainer: {{{PLAIN}, max_epochs: 8, check_val_every_n_epoch: 2, log_every_n_steps: 1}}\n"
@@ -59,20 +61,23 @@ CONFIGS = {
     "agent: {class_path: ralseg.DQN, init_args: {batch_size: 8, replay_size: 20, epsilon_decay: 10.0}}\n",
     "fit-actors": f"trainer: {{{PLAIN}, checkpoint_every: 2, actors: 1, game: {{budget: 10, regions_per_step: 4, "
     "pool_size: 3, episodes: 4, validation_plays: 1, validation_every: 2}}\n"
-    f"model: {{class_path: ralseg.FPNSegmenter, init_args: {FROZEN}}}\n"
+    f"{CLOSED}"
     "agent: {class_path: ralseg.PairedBlocks, init_args: {block: [entropy, policy], batch_size: 8}}\n",
     "acquire": f"trainer: {{{PLAIN}, acquisition: {{budgets: [8, 18], regions_per_step: 4, pool_size: 2}}, "
     "final: {max_steps: 6, validate_every: 2}}\n"
     f"model: {{class_path: ralseg.FPNSegmenter, init_args: {FROZEN}}}\n",
 }
+CONFIGS["acquire-closed"] = CONFIGS["acquire"].partition("model:")[0] + CLOSED
 ARGUMENTS = {
     "pretrain": ["pretrain", "--config", "pretrain.yaml"],
     "fit": ["fit", "--config", "fit.yaml"],
     "fit-actors": ["fit", "--config", "fit-actors.yaml"],
     "acquire": ["acquire", "--config", "acquire.yaml", "--policy", "entropy"],
+    "acquire-closed": ["acquire", "--config", "acquire-closed.yaml", "--policy", "bald"],
     "compare": ["compare", "--config", "compare.yaml"],
+    "compare-closed": ["compare", "--config", "compare-closed.yaml"],
 }
-WITH_OTHERS = {"compare": "cells", "fit-actors": "actors"}
+WITH_OTHERS = {"compare": "cells", "compare-closed": "cells", "fit-actors": "actors"}
 """Commands that start processes, which must end with them."""
 COMPARE = "name: cut\nfolder: run\nacquire: acquire.yaml\nmethods: {uniform: uniform, margin: margin}\nseeds: [0]\n"
 
@@ -84,6 +89,7 @@ def prepare(folder: Path) -> Path:
     for name, text in CONFIGS.items():
         (folder / f"{name}.yaml").write_text(text + DATA)
     (folder / "compare.yaml").write_text(COMPARE)
+    (folder / "compare-closed.yaml").write_text(COMPARE.replace("acquire.yaml", "acquire-closed.yaml"))
     # making a new store takes MLflow longer than a step: here it is made once
     store = folder.parents[1] / "mlflow.db"
     if not store.is_file():
@@ -107,7 +113,7 @@ def start(command: str, folder: Path, resume: bool, fault: str | None = None) ->
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         if fault:
             arm(fault)
-        code = main(ARGUMENTS[command] + (["--ckpt", "last"] if resume and command != "compare" else []))
+        code = main(ARGUMENTS[command] + (["--ckpt", "last"] if resume and not command.startswith("compare") else []))
     except SystemExit as stop:
         code = int(stop.code or 0)
     except BaseException:
