@@ -54,9 +54,7 @@ class LabellingModule(pl.LightningModule):
         self._loss = self._miou = self._started = self._scoring_seconds = 0.0
 
     def setup(self, stage: str) -> None:
-        """Fit the segmenter to the data, once: a module may play several games one after another."""
-        if self.built_weights:
-            return
+        """Fit the segmenter to the data."""
         data = SegmentationData.of(self)
         self.check_options(data)
         self.segmenter.prepare(data)
@@ -171,7 +169,7 @@ class FitModule(LabellingModule):
         self._trained_by_agent: list[torch.nn.Parameter] = []
 
     def setup(self, stage: str) -> None:
-        """Fit both to the data, once."""
+        """Fit both to the data, once: an actor plays several games with one module."""
         if self.built_weights:
             return
         super().setup(stage)

@@ -17,8 +17,9 @@ from support.data import small_data, towns
 from support.games import assert_same, blocks, dqn, game, play, segmenter
 
 
-def three(**changes):
-    return blocks(block=["entropy", "policy", "perturbed"], **changes)
+def three():
+    """Blocks of three games, whose exploration depends a lot on how many steps were played before."""
+    return blocks(block=["entropy", "policy", "perturbed"], epsilon_start=1.0, epsilon_decay=4.0)
 
 
 AGENTS = {"blocks": three, "dqn": dqn}
@@ -147,7 +148,7 @@ def test_actors_on_ray(tmp_path, played_here):
         ("dqn", 1, 4),  # amid a game of validation
         ("dqn", 1, 20),  # amid a game of training, which this process plays
         ("blocks", 1, 4),
-        ("blocks", 1, 20),  # amid the last game of a block
+        ("blocks", 1, 17),  # amid the second game of a block
         ("blocks", 0, 20),  # of which this process has played the first steps
     ],
 )
