@@ -24,6 +24,7 @@ from ralseg.engine.modules import FitModule, Trained
 from ralseg.engine.scenes import Cast, Casting
 from ralseg.engine.selection import by_image
 from ralseg.engine.session import Choice, EndedEpisode, Session, StepResult, TakenStep
+from ralseg.engine.short_training import ShortTraining
 from ralseg.errors import ConfigError, NotFiniteError, PoolExhausted
 from ralseg.runtime.checkpoints import CheckpointCache
 from ralseg.runtime.seeding import stream
@@ -429,7 +430,7 @@ class FitSession(Session):
             "regions_per_step": self.game.regions_per_step,
             "pool_size": self.game.pool_size,
             "reward_on": self.game.reward_on,
-            "short_training": self.game.short_training.iterations,
+            "short_training": asdict(self.game.short_training),
             **self.agent.rules(),
             "initial_weights": [str(path) for path in self.initial_weights],
             "validation_weights": [str(path) for path in self.validation_weights],
@@ -458,7 +459,7 @@ class FitSession(Session):
         self.episode_number, self.step = state["episode_number"], state["step"]
         self.training_steps, self.history = state["training_steps"], state["history"]
         # checkpoints from before there was a choice
-        rules = {"reward_on": "reward_set", "short_training": 0} | state["rules"]
+        rules = {"reward_on": "reward_set", "short_training": asdict(ShortTraining())} | state["rules"]
         differing = [name for name, value in self._rules().items() if rules.get(name) != value]
         if differing:
             raise ConfigError(

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
 from ralseg.data.samples import Batch
@@ -20,7 +19,7 @@ class ShortTraining:
 
     Args:
         iterations: Training iterations before each score; 0 scores the segmenter as it is (paper).
-        optimizer: Made for the trainable parameters, anew for each score.
+        learning_rate: Of AdamW, which starts anew for each score.
 
     Example:
         >>> ShortTraining(iterations=30).iterations
@@ -28,11 +27,14 @@ class ShortTraining:
     """
 
     iterations: int = 0
-    optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=2e-3)
+    learning_rate: float = 2e-3
 
     def __post_init__(self) -> None:
-        if self.iterations < 0:
-            raise ConfigError(f"trainer.game.short_training.iterations={self.iterations} must be 0 or more")
+        if self.iterations < 0 or self.learning_rate <= 0:
+            raise ConfigError(
+                f"trainer.game.short_training.iterations={self.iterations} must be 0 or more, and learning_rate="
+                f"{self.learning_rate} above 0"
+            )
 
 
 class ConvergedWeights:
@@ -62,7 +64,8 @@ class ConvergedWeights:
         segmenter.restore(self._theta_0)
         was_training = segmenter.training
         segmenter.train()
-        optimizer = self.config.optimizer([weight for weight in segmenter.parameters() if weight.requires_grad])
+        trained = [weight for weight in segmenter.parameters() if weight.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=self.config.learning_rate)
         with torch.enable_grad():  # Lightning scores without gradients
             for batch in self._batches:
                 moved = Batch(*(part.to(segmenter.device) for part in batch))

@@ -127,7 +127,7 @@ def test_credit_needs_a_closed_form(tmp_path):
 
 
 def trained_shortly(iterations: int) -> dict:
-    return {"short_training": ShortTraining(iterations, lambda p: torch.optim.AdamW(p, lr=1e-2))}
+    return {"short_training": ShortTraining(iterations, learning_rate=1e-2)}
 
 
 def test_a_short_training_pays_but_leaves_the_segmenter_alone(tmp_path):
