@@ -7,7 +7,7 @@ from torch import nn
 from ralseg.acquisition.scanner import Scan, scan
 from ralseg.errors import ConfigError
 from ralseg.labels import GridLayout
-from ralseg.models import Segmenter, SmpSegmenter
+from ralseg.models import FPNSegmenter, Segmenter, SmpSegmenter
 from ralseg.models.feature_cache import FeatureCache
 from support.layouts import Hook, Images, TinyNet
 
@@ -230,3 +230,21 @@ def test_a_network_without_dropout_has_no_bald():
 def test_a_segmenter_without_forward_says_so():
     with pytest.raises(NotImplementedError, match=r"Segmenter must define forward\(image\)"):
         Segmenter(NAMES)(images(8, 8))
+
+
+def test_strides_of_an_encoder_can_be_changed_for_weights_that_were_trained_so():
+    strides = {"stages_3.downsample.conv2.conv": 1}
+    options = {"encoder": "tu-tiny_vit_5m_224", "encoder_weights": "none", "pyramid_channels": 32}
+    net = FPNSegmenter(NAMES, **options, segmentation_channels=32, encoder_strides=strides).eval()
+    plain = FPNSegmenter(NAMES, **options, segmentation_channels=32).eval()
+    plain.net.load_state_dict(net.net.state_dict())
+    image = torch.randint(256, (1, 3, 64, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        last, other = net.encode(image)[-1], plain.encode(image)[-1]
+        assert last.shape == other.shape  # pooled to what the decoder expects
+        assert not torch.allclose(last, other)
+        assert net(image).shape == (1, len(NAMES), 64, 96)
+    assert net.describe()["encoder_strides"] == strides
+    assert "encoder_strides" not in plain.describe()
+    with pytest.raises(ConfigError, match=r"encoder_strides.*'stages_9' names 0 convolutions"):
+        FPNSegmenter(NAMES, **options, encoder_strides={"stages_9": 1})
