@@ -10,11 +10,13 @@ them. The last rows are honest policies on the same images.
 """
 
 import argparse
+import io
 import json
 import math
 import os
 import statistics
 import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
@@ -146,7 +148,8 @@ def acquire(policy: Policy, seed: int, net: ClosedFormSegmenter, folder: Path) -
         default_root_dir=tempfile.mkdtemp(dir=folder), logger=False, enable_progress_bar=False, accelerator="cpu",
         enable_model_summary=False,
     )  # fmt: skip
-    result = trainer.acquire(net, data, policy)
+    with redirect_stdout(io.StringIO()):  # a table for every budget
+        result = trainer.acquire(net, data, policy)
     return {budget: 100 * result["budgets"][str(budget)]["test_set/miou"] for budget in BUDGETS}
 
 
