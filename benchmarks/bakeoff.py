@@ -95,9 +95,9 @@ SELECTIONS: dict[str, str] = {
 }
 
 
-def theta_0(seed: int, encoder: str) -> str:
+def theta_0(seed: int) -> str:
     """Its file."""
-    return f"runs/camvid_cpu_pretrain{'' if encoder == 'lite0' else '_' + encoder}/seed{seed}/checkpoints/best.ckpt"
+    return f"runs/camvid_cpu_pretrain/seed{seed}/checkpoints/best.ckpt"
 
 
 def scenes(seed: int) -> tuple[str, str]:
@@ -105,10 +105,10 @@ def scenes(seed: int) -> tuple[str, str]:
     return OTHERS if seed % 2 else OTHERS[::-1]
 
 
-def write_splits(folder: Path, seed: int, encoder: str) -> Path:
+def write_splits(folder: Path, seed: int) -> Path:
     """A file of sets: regions are taken from the acquisition set, the state set pays, the test set judges."""
     published = json.loads((Path(os.environ["RALSEG_CAMVID"]) / "al_splits.json").read_text())
-    known = read_checkpoint(Path(theta_0(seed, encoder)))["ralseg"]["trained_on"]
+    known = read_checkpoint(Path(theta_0(seed)))["ralseg"]["trained_on"]
     rest = sorted(set(published["state"] + published["train"]) - set(known))
     pays, judges = scenes(seed)
 
@@ -121,7 +121,7 @@ def write_splits(folder: Path, seed: int, encoder: str) -> Path:
     return file
 
 
-def play(seed: int, name: str, root: Path, encoder: str, options: list[str]) -> None:
+def play(seed: int, name: str, root: Path, options: list[str]) -> None:
     """Take 240 regions by a policy, score each step on D_R, train to the end, and test on the scene that judges."""
     folder = root / f"seed{seed}" / name.replace(" ", "_")
     if (folder / "result.json").is_file():
@@ -129,9 +129,9 @@ def play(seed: int, name: str, root: Path, encoder: str, options: list[str]) -> 
     arguments = ["acquire", "--config", "camvid_cpu_acquire.yaml", "--policy", SELECTIONS[name]]
     if name.startswith("pushed"):
         arguments += ["--policy_args", json.dumps({"seed": seed, "sign": 1 if name == "pushed" else -1})]
-    arguments += ["--data.splits", str(write_splits(root, seed, encoder)), "--data.reward_images", "51"]
+    arguments += ["--data.splits", str(write_splits(root, seed)), "--data.reward_images", "51"]
     arguments += ["--trainer.acquisition.budgets", f"[{BUDGET}]", "--trainer.acquisition.score_steps", "true"]
-    arguments += ["--seed_everything", str(seed), "--trainer.acquisition.initial_weights", theta_0(seed, encoder)]
+    arguments += ["--seed_everything", str(seed), "--trainer.acquisition.initial_weights", theta_0(seed)]
     arguments += ["--trainer.default_root_dir", str(folder), "--trainer.logger", "false", "--ckpt", "last"]
     run_cli(AcquireCLI, SeeingTrainer, resolve_configs(arguments + options))
 
@@ -225,21 +225,20 @@ def pay_iterations(net: Segmenter, data: SegmentationData, regions: Tensor, weig
     return score(net, data, data.splits.state_set)
 
 
-def decoder_net(encoder: str) -> Segmenter:
+def decoder_net() -> Segmenter:
     """The FPN of the configuration."""
     options = load_config(find_config("camvid_cpu_acquire.yaml"))["model"]["init_args"]
     options = {key: value for key, value in options.items() if key != "optimizer"}
     return FPNSegmenter(CamVid.class_names, **options)
 
 
-def pay(seeds: list[int], root: Path, encoder: str) -> None:
+def pay(seeds: list[int], root: Path) -> None:
     """Write what every reward pays for every selection, one row each."""
-    closed = {
-        name: closed_form(name) for name in (["lite0", "tiny_vit"] if os.environ.get("RALSEG_TINY_VIT") else ["lite0"])
-    }
-    decoder = decoder_net(encoder)
+    kinds = ["lite0", "tiny_vit"] if os.environ.get("RALSEG_TINY_VIT") else ["lite0"]
+    decoder = decoder_net()
     for seed in seeds:
-        data = make_data(write_splits(root, seed, encoder))
+        data = make_data(write_splits(root, seed))
+        closed = {kind: closed_form(kind) for kind in kinds}  # components come from images that are not judged
         for net in (*closed.values(), decoder):
             net.prepare(data)
         for name in SELECTIONS:
@@ -254,7 +253,7 @@ def pay(seeds: list[int], root: Path, encoder: str) -> None:
                 "one iteration, D_R": result["miou_by_step"][-1],
                 "class entropy": final["class_frequencies"]["selected_entropy"],
                 "final training, D_R": final["reward_set/miou"],
-                "30 iterations, other scene": pay_iterations(decoder, data, regions, theta_0(seed, encoder)),
+                "30 iterations, other scene": pay_iterations(decoder, data, regions, theta_0(seed)),
             }
             for kind, net in closed.items():
                 suffix = "" if kind == "lite0" else f" ({kind})"
@@ -285,6 +284,8 @@ def table(seeds: list[int], root: Path, out: Path) -> None:
             if reward != "judge":
                 order = spearmanr(judge, [values[reward] for values in paid.values()]).statistic
                 found.setdefault(reward, []).append(float(order))
+    if not rows:
+        raise SystemExit("no seed is complete: run `play` and `pay` first")
     out.mkdir(parents=True, exist_ok=True)
     with (out / "selections.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
@@ -319,20 +320,19 @@ def main() -> None:
     parser.add_argument("part", choices=["play", "pay", "table"])
     parser.add_argument("--seeds", default="0,1,2,3,4,5,6,7", help="of theta_0s")
     parser.add_argument("--folder", default="runs/bakeoff")
-    parser.add_argument("--encoder", default="lite0", choices=["lite0", "tiny_vit"], help="of the FPN that judges")
     parser.add_argument("--out", default="docs/study/bakeoff", help="for the table")
     asked, options = parser.parse_known_args()
     quiet_console()
     torch.set_num_threads(1)
-    seeds, root = list(map(int, asked.seeds.split(","))), Path(asked.folder) / asked.encoder
+    seeds, root = list(map(int, asked.seeds.split(","))), Path(asked.folder)
     if asked.part == "play":
         for seed in seeds:
             for name in SELECTIONS:
-                play(seed, name, root, asked.encoder, options)
+                play(seed, name, root, options)
     elif asked.part == "pay":
-        pay(seeds, root, asked.encoder)
+        pay(seeds, root)
     else:
-        table(seeds, root, Path(asked.out) / asked.encoder)
+        table(seeds, root, Path(asked.out))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ PIXELS = 5000
 
 @measure
 def likelihood_credit(seen: RegionPredictions) -> Tensor:
-    """The change of the balanced log-likelihood of the judge's pixels if this region alone were labelled: [r]."""
+    """The balanced log-likelihood of the judge's pixels if this region alone were labelled: [r]."""
     net, judge = seen.prediction.segmenter, seen.paying_pixels()
     maps = seen.prediction._at(seen.regions, seen.rows, seen.numbers)
     labels = seen.label_maps().flatten(1)
@@ -136,10 +136,10 @@ def write_splits(path: Path, seed: int) -> Path:
     return path
 
 
-def acquire(policy: Policy, seed: int, net: ClosedFormSegmenter, folder: Path) -> dict[int, float]:
+def acquire(policy: Policy, seed: int, net: ClosedFormSegmenter, dataset: CamVid, folder: Path) -> dict[int, float]:
     """Test scores at the budgets, in points."""
     data = SegmentationData(
-        CamVid(), str(write_splits(folder / f"splits{seed}.json", seed)), size=(128, 192), layout=GridLayout(4, 6),
+        dataset, str(write_splits(folder / f"splits{seed}.json", seed)), size=(128, 192), layout=GridLayout(4, 6),
         batch_size=24, eval_batch_size=128, flip=False, reward_images=51, seed=seed,
     )  # fmt: skip
     theta_0 = f"runs/camvid_closed_pretrain/seed{seed}/checkpoints/best.ckpt"
@@ -160,11 +160,11 @@ def main() -> None:
     seeds = list(map(int, parser.parse_args().seeds.split(",")))
     torch.set_num_threads(1)
     quiet_console()
-    net, found = ClosedFormSegmenter(CamVid.class_names), {}
+    net, dataset, found = ClosedFormSegmenter(CamVid.class_names), CamVid(), {}
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:
             for name, policy in ROWS.items():
-                found.setdefault(name, []).append(acquire(policy, seed, net, Path(folder)))
+                found.setdefault(name, []).append(acquire(policy, seed, net, dataset, Path(folder)))
     uniform = found["uniform"]
     print(f"Test mIoU of {len(seeds)} theta_0s less uniform's, in points, mean ± standard error\n")
     print(f"| takes the region whose labels alone raise ... most | {' | '.join(map(str, BUDGETS))} |\n|---|---|---|")

@@ -65,18 +65,20 @@ class RegionPredictions:
 
     def label_maps(self) -> Tensor:
         """The regions' own labels at the pixels of ``maps``; 255 outside of a region: [r, h, w]."""
-        stride = self.prediction.segmenter.label_stride
-        images = self.regions.images
+        images, numbers, rows = self.regions.images, self.numbers.cpu(), self.rows.cpu()
         masks = torch.full((len(self.seeds), images.height, images.width), IGNORE, dtype=torch.uint8)
+        owners = torch.full(masks.shape, -1, dtype=torch.int64)  # whose labels stand there
         places = zip(
-            self.rows.tolist(), self.regions.boxes(self.numbers.cpu()).tolist(), self.own_labels().cpu(), strict=True
+            rows.tolist(), numbers.tolist(), self.regions.boxes(numbers).tolist(), self.own_labels().cpu(), strict=True
         )
-        for row, (x, y, width, height), labels in places:
-            window, label = masks[row, y : y + height, x : x + width], labels[:height, :width]
-            window.copy_(torch.where(label == IGNORE, window, label))
-        found = self.regions.cut(masks[:, ::stride, ::stride], self.rows.cpu(), self.numbers.cpu())
-        values = found.values if found.inside is None else torch.where(found.inside, found.values, IGNORE)
-        return values.to(self.numbers.device)
+        for row, number, (x, y, width, height), labels in places:
+            label = labels[:height, :width]
+            known = label != IGNORE
+            masks[row, y : y + height, x : x + width][known] = label[known]
+            owners[row, y : y + height, x : x + width][known] = number
+        at_labels = self.prediction.segmenter.at_labels
+        found, owner = (self.regions.cut(at_labels(maps), rows, numbers).values for maps in (masks, owners))
+        return torch.where(owner == numbers[:, None, None], found, IGNORE).to(self.numbers.device)
 
     def paying_pixels(self) -> Any:
         """Pixels of the images that pay; an error for everyone but a teacher."""
@@ -89,6 +91,8 @@ class RegionPredictions:
 
 Measure = Callable[[RegionPredictions], Tensor]
 MEASURES: dict[str, Measure] = {}
+LESSONS: set[str] = set()
+"""Measures that read labels: an agent may be taught by one, but no policy may ask for it."""
 
 
 def measure(function: Measure) -> Measure:
@@ -109,6 +113,12 @@ def measure(function: Measure) -> Measure:
         )
     MEASURES[function.__name__] = function
     return function
+
+
+def lesson(function: Measure) -> Measure:
+    """Register a measure that reads labels; see :func:`measure`."""
+    LESSONS.add(function.__name__)
+    return measure(function)
 
 
 def find_measure(name: str) -> Measure:
@@ -181,14 +191,14 @@ def bald(seen: RegionPredictions) -> Tensor:
     return seen.mean(entropy_of_mean - own_entropy).clamp(min=0)
 
 
-@measure
+@lesson
 def true_rarity(seen: RegionPredictions) -> Tensor:
     """How much the region holds of classes that labels are short of: [r]. It reads labels, so it can only teach."""
     labels = seen.own_labels()
     return rarity(class_histogram(labels, seen.logits.shape[1]), seen.labelled.to(labels.device))
 
 
-@measure
+@lesson
 def credit(seen: RegionPredictions) -> Tensor:
     """The change of mean IoU on the images that pay if this region alone were labelled: [r]. It can only teach."""
     labels, judge = seen.label_maps(), seen.paying_pixels()

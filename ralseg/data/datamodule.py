@@ -152,7 +152,8 @@ class SegmentationData(pl.LightningDataModule):
         """For other processes: the data as they were configured, not set up."""
         made = ("splits", "height", "width", "images", "masks", "_reward_loader")
         state = {name: value for name, value in self.__dict__.items() if name not in made}
-        return state | {"trainer": None, "_shown": None, "_regions": {}, "_is_set_up": False}
+        kept = {"trainer": None, "_shown": None, "_scored": None, "_scored_loader": None, "_is_set_up": False}
+        return state | kept | {"_regions": {}, "_oracles": {}, "cuts": {}}
 
     @staticmethod
     def of(module: pl.LightningModule) -> "SegmentationData":

@@ -213,6 +213,11 @@ def make_segmenter(
     segmenter = session.segmenter.copy_for(config.optimizer, config.scheduler)
     segmenter.restore(weights)
     if config.class_weights == "inverse_sqrt":
+        if not segmenter.trained_tensors():
+            raise ConfigError(
+                f"trainer.final.class_weights: {type(segmenter).__name__} weighs classes by an option of its own; "
+                "leave class_weights at theta_0"
+            )
         segmenter.class_weight.copy_(inverse_sqrt_weights(label_frequencies(session, mixed)))
     return segmenter
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ralseg.acquisition.heuristics import HEURISTICS
+from ralseg.acquisition.measures import LESSONS
 from ralseg.acquisition.observation import Observation
 from ralseg.acquisition.policy import Needs, Policy, epsilon_greedy
 from ralseg.agents.base import Episode, PlayedStep
@@ -26,6 +27,7 @@ from ralseg.engine.selection import by_image
 from ralseg.engine.session import Choice, EndedEpisode, Session, StepResult, TakenStep
 from ralseg.engine.short_training import ShortTraining
 from ralseg.errors import ConfigError, NotFiniteError, PoolExhausted
+from ralseg.runtime import distributed
 from ralseg.runtime.checkpoints import CheckpointCache
 from ralseg.runtime.seeding import stream
 
@@ -88,6 +90,15 @@ class FitSession(Session):
             raise PoolExhausted(
                 f"trainer.game.budget={self.game.budget} exceeds the {len(self.regions)} regions of the {SET}; "
                 "lower it or give the set more images (data.splits)"
+            )
+
+        if self.game.short_training.iterations and distributed.size() > 1:
+            raise ConfigError("trainer.game.short_training needs a run on one device; set trainer.devices to 1")
+        scores_others = self.game.short_training.iterations or self.game.weight_average < 1
+        if scores_others and not self.segmenter.trained_tensors():
+            raise ConfigError(
+                f"{type(self.segmenter).__name__} is converged at every step: set trainer.game.weight_average to 1, "
+                "and leave short_training out"
             )
 
     # -- what is played on, and what pays ---------------------------------------------------------
@@ -211,6 +222,12 @@ class FitSession(Session):
     def _needs(self) -> Needs:
         """What must be seen: what the player asks for and, in training, what the agent learns from, whoever plays."""
         played, learned = self.player().needs, self.agent.needs
+        told = LESSONS & {*played.measures, *learned.measures, *played.labelled_measures, *learned.labelled_measures}
+        if told:
+            raise ConfigError(
+                f"{type(self.player()).__name__} asks for the measure {min(told)!r}, which reads labels that a policy "
+                "does not have; only an agent's teacher may be one"
+            )
         if not self.is_training:
             return played
         return replace(
@@ -244,7 +261,8 @@ class FitSession(Session):
 
     def decide(self, observation: Observation) -> Choice:
         """Step 3: one sub-action in each pool, epsilon-greedily."""
-        values = self.score(self.player(), observation)
+        seen = {name: values for name, values in observation.measures.items() if name != self.agent.teacher}
+        values = self.score(self.player(), replace(observation, measures=seen))
         return Choice(epsilon_greedy(values, self.epsilon, self.stream("exploration"))[:, None], values)
 
     # -- learning ---------------------------------------------------------------------------------
@@ -430,6 +448,7 @@ class FitSession(Session):
             "regions_per_step": self.game.regions_per_step,
             "pool_size": self.game.pool_size,
             "reward_on": self.game.reward_on,
+            "credit_pixels": self.game.credit_pixels,
             "short_training": asdict(self.game.short_training),
             **self.agent.rules(),
             "initial_weights": [str(path) for path in self.initial_weights],
@@ -460,13 +479,14 @@ class FitSession(Session):
         self.training_steps, self.history = state["training_steps"], state["history"]
         # checkpoints from before there was a choice
         rules = {"reward_on": "reward_set", "short_training": asdict(ShortTraining())} | state["rules"]
+        rules = {"credit_pixels": Game().credit_pixels} | rules
         differing = [name for name, value in self._rules().items() if rules.get(name) != value]
         if differing:
             raise ConfigError(
                 "the checkpoint is of a game with other rules: " + ", ".join(differing) + " differ; "
                 "go on with the configuration in the run's folder, or start anew"
             )
-        if state["is_amid_game_elsewhere"] and not self.is_played_elsewhere:
+        if state.get("is_amid_game_elsewhere", False) and not self.is_played_elsewhere:
             raise ConfigError(
                 "trainer.actors=0, but the checkpoint is in the middle of a game that another process has played, and "
                 "does not have its segmenter; go on with trainer.actors=1 or more, with the same results"

@@ -128,7 +128,7 @@ class GridRegions(Regions):
         if height % self.rows or width % self.columns:
             raise ConfigError(
                 f"maps of {height}x{width} pixels cannot be cut into {self.rows}x{self.columns} equal cells; choose "
-                "data.layout, data.size and model.label_stride so that cells are whole"
+                "data.layout, data.size and model.label_stride (grid_stride of a closed form) so that cells are whole"
             )
         cut: Tensor = maps.unflatten(-1, (self.columns, width // self.columns))
         cut = cut.unflatten(-3, (self.rows, height // self.rows))  # [..., rows, h, columns, w]

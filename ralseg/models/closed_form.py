@@ -1,7 +1,7 @@
 """The closed-form segmenter: a linear discriminant on frozen features, always converged on everything it was shown."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -44,13 +44,16 @@ class ClosedFormPrediction(Prediction):
         image: [b, 3, H, W] uint8.
         features: [m, h, w, D] features of images; where all are in RAM, of every image that there is.
         rows: [b] where the images stand among them.
+        slots: Where the segmenter keeps what it knows of each image.
     """
 
     segmenter: "ClosedFormSegmenter"
 
-    def __init__(self, segmenter: "ClosedFormSegmenter", image: Tensor, features: Tensor, rows: Tensor) -> None:
+    def __init__(
+        self, segmenter: "ClosedFormSegmenter", image: Tensor, features: Tensor, rows: Tensor, slots: list[int]
+    ) -> None:
         self.segmenter, self.image = segmenter, image
-        self._features, self._rows = features, rows
+        self._features, self._rows, self._slots = features, rows, slots
         self._last: tuple[Tensor, RegionMaps] | None = None
 
     @cached_property
@@ -105,7 +108,9 @@ class ClosedFormPrediction(Prediction):
     def credit(self, regions: Regions, rows: Tensor, numbers: Tensor, labels: Tensor, judge: Any) -> Tensor:
         """The change of mean IoU on the judge's pixels if one region alone were labelled: [r]."""
         maps = self._at(regions, rows, numbers)
-        classes = labels if maps.inside is None else torch.where(maps.inside, labels, IGNORE)
+        known = regions.cut(self.segmenter.taken_from(self.image, self._slots), rows, numbers).values
+        is_new = known == IGNORE  # a pixel counts once
+        classes = torch.where(is_new if maps.inside is None else is_new & maps.inside, labels, IGNORE)
         return self.segmenter.credit(maps.values.flatten(2).mT, classes.flatten(1), judge)
 
 
@@ -187,7 +192,6 @@ class ClosedFormSegmenter(Segmenter):
         self.clock = nn.Parameter(torch.zeros(()))
         self._cache_bytes = int(feature_cache_gb * 1e9)
         self._store = FeatureStore()
-        self._restored: Tensor | None = None  # the components that were last restored
         self.refit()
 
     def describe(self) -> dict[str, Any]:
@@ -222,30 +226,32 @@ class ClosedFormSegmenter(Segmenter):
                 raise ConfigError("there are no images to learn features from; check data.splits")
             self.features.fit(data.images[index] for index in chosen)
         shape = (*self.features.grid(data.images[0]), self.features.num_features)
-        self._store.open(2 * len(data.dataset), shape, self._cache_bytes)
+        self._store = self._store.of(self.features.basis)
+        self._store.open(data, shape, self._cache_bytes, self.features.basis)
 
     # -- features ---------------------------------------------------------------------------------
 
-    def _slots(self, image: Tensor, index: Tensor, flipped: Tensor | None) -> list[int]:
-        """Where the features of images are kept; made now if they are not there, one at a time as in FeatureCache."""
-        slots: list[int] = (2 * index + (0 if flipped is None else flipped)).tolist()
+    def _fill(self, image: Tensor, slots: list[int]) -> None:
+        """Make the features of images that are not kept yet, one at a time as FeatureCache does."""
         for position, slot in enumerate(slots):
             if slot not in self._store:
                 self._store.put(slot, self.features(image[position : position + 1])[0])
-        return slots
 
     def pixel_features(self, image: Tensor, index: Tensor, flipped: Tensor | None = None) -> Tensor:
         """Features of every point of the grid: [B, 3, H, W] -> [B, h, w, D]; kept where there is room for them."""
         if not self._store.is_open:
             return torch.cat([self.features(one[None]) for one in image])
-        return self._store.stack(self._slots(image, index, flipped)).to(image.device)
+        slots = (2 * index + (0 if flipped is None else flipped)).tolist()
+        self._fill(image, slots)
+        return self._store.stack(slots).to(image.device)
 
     def predict_batch(self, image: Tensor, index: Tensor) -> ClosedFormPrediction:
         """A prediction at the points that will be asked for."""
-        everything = self._store.everything()
+        everything, slots = self._store.everything(), (2 * index).tolist()
         if everything is None:
-            return ClosedFormPrediction(self, image, self.pixel_features(image, index), torch.arange(len(image)))
-        return ClosedFormPrediction(self, image, everything, torch.tensor(self._slots(image, index, None)))
+            return ClosedFormPrediction(self, image, self.pixel_features(image, index), torch.arange(len(image)), slots)
+        self._fill(image, slots)
+        return ClosedFormPrediction(self, image, everything, torch.tensor(slots), slots)
 
     def logits(self, image: Tensor, index: Tensor, flipped: Tensor | None = None, stride: int = 1) -> Tensor:
         """As :meth:`forward`, at every ``stride``-th pixel and with kept features."""
@@ -285,28 +291,33 @@ class ClosedFormSegmenter(Segmenter):
             self.refit()
         return loss + 0 * self.clock
 
+    def at_labels(self, maps: Tensor) -> Tensor:
+        """Masks at the middle of each cell of the grid, which the encoder's features describe."""
+        height, width = maps.shape[-2:]
+        down, across = (
+            (torch.arange(0, size, self.label_stride) + self.label_stride // 2).clamp(max=size - 1)
+            for size in (height, width)
+        )
+        return maps[..., down[:, None], across]
+
     def _take(self, batch: Batch) -> Tensor:
         """Count the pixels of a batch that are labelled and not known yet; their mean cross-entropy."""
-        stride = self.label_stride
-        masks = batch.mask[..., ::stride, ::stride]
-        rows = torch.tensor([self._row(one) for one in _singles(batch)], device=masks.device)
+        masks = self.at_labels(batch.mask)
+        slots: list[int] = (2 * batch.image_index + batch.flipped).tolist()
+        rows = torch.tensor([self._row(slot, image) for slot, image in zip(slots, batch.image, strict=True)])
         if self.taken.shape[1:] != masks.shape[1:]:
             self.taken = self.taken.new_empty(0, *masks.shape[1:])
         missing = len(self.keys) - len(self.taken)
         self.taken = torch.cat([self.taken, self.taken.new_full((missing, *masks.shape[1:]), IGNORE)])
         place, y, x = (masks != IGNORE).nonzero().unbind(1)
-        spot = (rows[place] * masks.shape[1] + y) * masks.shape[2] + x
-        spot, last = _last_of_each(spot)
+        spot, last = _last_of_each((rows.to(place)[place] * masks.shape[1] + y) * masks.shape[2] + x)
         place, y, x = place[last], y[last], x[last]
         labels, before = masks[place, y, x], self.taken.view(-1)[spot]
         changed = labels != before
         if not changed.any():
             return self.clock.new_zeros(())
-        pixels, labels, before = (
-            self._pixels(batch, place[changed], y[changed], x[changed]),
-            labels[changed],
-            before[changed],
-        )
+        pixels = self._pixels(batch, slots, place[changed], y[changed], x[changed])
+        labels, before = labels[changed], before[changed]
         known, moments = before != IGNORE, self.moments
         if known.any():
             moments.add(pixels[known], before[known], sign=-1)
@@ -314,22 +325,31 @@ class ClosedFormSegmenter(Segmenter):
         self.taken.view(-1)[spot[changed]] = labels
         return functional.cross_entropy(self.head.logits(pixels), labels.long())
 
-    def _row(self, one: Batch) -> int:
-        """Where the classes taken from a single image stand."""
-        key = self._store.key(int(2 * one.image_index + one.flipped), one.image)
+    def _row(self, slot: int, image: Tensor) -> int:
+        """Where the classes taken from an image stand; there is a new place for one that was never seen."""
+        key = self._store.key(slot, image)
         found = (self.keys == key).nonzero().flatten()
         if len(found):
             return int(found[0])
         self.keys = torch.cat([self.keys, self.keys.new_tensor([key])])
         return len(self.keys) - 1
 
-    def _pixels(self, batch: Batch, place: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    def taken_from(self, image: Tensor, slots: list[int]) -> Tensor:
+        """The classes taken from images so far, 255 = none: [b, 3, H, W] -> [b, h, w]."""
+        maps = torch.full((len(image), *self.features.grid(image)), IGNORE, dtype=torch.uint8, device=self.taken.device)
+        for place, slot in enumerate(slots):
+            found = (self.keys == self._store.key(slot, image[place])).nonzero().flatten()
+            if len(found):
+                maps[place] = self.taken[int(found[0])]
+        return maps
+
+    def _pixels(self, batch: Batch, slots: list[int], place: Tensor, y: Tensor, x: Tensor) -> Tensor:
         """Features of single points of a batch: [n, D]."""
         everything = self._store.everything()
         if everything is None:
             return self.pixel_features(batch.image, batch.image_index, batch.flipped)[place, y, x]
-        slots = torch.tensor(self._slots(batch.image, batch.image_index, batch.flipped))
-        return everything[slots[place.cpu()], y.cpu(), x.cpu()].to(batch.image.device)
+        self._fill(batch.image, slots)
+        return everything[torch.tensor(slots)[place.cpu()], y.cpu(), x.cpu()].to(batch.image.device)
 
     # -- what only a closed form can tell ---------------------------------------------------------
 
@@ -348,15 +368,15 @@ class ClosedFormSegmenter(Segmenter):
 
     def reward_pixels(self, batches: Iterable[Batch], number: int, generator: torch.Generator) -> RewardPixels:
         """A sample of the labelled pixels of the images that pay, drawn without replacement."""
-        stride = self.label_stride
         features, classes = [], []
         for batch in batches:
-            mask = batch.mask[..., ::stride, ::stride]
-            pixels = self.pixel_features(batch.image, batch.image_index, batch.flipped)
+            moved = Batch(*(part.to(self.device) for part in batch))
+            mask = self.at_labels(moved.mask)
+            pixels = self.pixel_features(moved.image, moved.image_index, moved.flipped)
             features.append(pixels[mask != IGNORE])
             classes.append(mask[mask != IGNORE].long())
         labels = torch.cat(classes)
-        chosen = torch.randperm(len(labels), generator=generator)[:number]
+        chosen = torch.randperm(len(labels), generator=generator)[:number].to(labels.device)
         return RewardPixels(torch.cat(features)[chosen], labels[chosen])
 
     def credit(self, pixels: Tensor, classes: Tensor, judge: RewardPixels) -> Tensor:
@@ -384,16 +404,19 @@ class ClosedFormSegmenter(Segmenter):
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Take weights; a state whose components were never found leaves those that there are."""
-        if state["features.basis"] is self._restored:  # as at the start of the last game: only what was learned differs
+        basis = state["features.basis"]
+        if not basis.any() or torch.equal(basis.cpu(), self.features.basis.cpu()):
+            # the same features, as in every game of a run: only what was learned differs
             learned = {key: tensor for key, tensor in state.items() if not key.startswith("features.")}
             self.load_state_dict(learned, strict=False)
-            return
-        self._restored, own = state["features.basis"], self.features.state_dict(prefix="features.")
-        if not self._restored.any():
-            state = state | own
-        if not all(torch.equal(tensor.cpu(), state[key].cpu()) for key, tensor in own.items()):
-            self._store.clear()
-        self.load_state_dict(state)
+        else:
+            self.load_state_dict(state)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Take weights; features that others made are not kept for new ones."""
+        found = super().load_state_dict(state_dict, *args, **kwargs)
+        self._store = self._store.of(self.features.basis)
+        return found
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Take what is known of pixels, however many images they are from, and solve for the classifier."""
@@ -403,12 +426,6 @@ class ClosedFormSegmenter(Segmenter):
                 setattr(self, name, torch.empty_like(saved, device=self.counts.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.refit()
-
-
-def _singles(batch: Batch) -> Iterator[Batch]:
-    """The samples of a batch, one at a time."""
-    for place in range(len(batch.image)):
-        yield Batch(*(part[place : place + 1] for part in batch))
 
 
 def _last_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -425,6 +442,9 @@ class FeatureStore:
     def __init__(self) -> None:
         self._cache: TensorCache | None = None
         self._keys: dict[int, int] = {}
+        self._ram_bytes = 0
+        self._of: tuple[object, ...] = ()  # what the features are of
+        self._basis: Tensor | None = None  # what they were made by
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FeatureStore":
         """The same store: it depends on the frozen features alone."""
@@ -432,22 +452,33 @@ class FeatureStore:
 
     def __getstate__(self) -> dict[str, Any]:
         """Empty in another process."""
-        return {"_cache": None, "_keys": {}}
+        return vars(FeatureStore())
 
     @property
     def is_open(self) -> bool:
         """Whether there is room for features."""
         return self._cache is not None
 
-    def open(self, num_slots: int, shape: tuple[int, ...], ram_bytes: int) -> None:
-        """Make room for features of this shape, unless there is."""
-        if self._cache is None or len(self._cache) != num_slots or self._cache.shape != shape:
-            self._cache, self._keys = TensorCache(None, num_slots, shape, torch.float32, ram_bytes), {}
+    def open(self, data: SegmentationData, shape: tuple[int, ...], ram_bytes: int, basis: Tensor) -> None:
+        """Make room for the features of a data set's images, unless it is there."""
+        of = (data.dataset, data.height, data.width, shape)
+        if not self.is_open or of[1:] != self._of[1:] or of[0] is not self._of[0] or not self._is_by(basis):
+            self._of, self._basis, self._keys = of, basis.detach().cpu().clone(), {}
+            self._ram_bytes = ram_bytes
+            self._cache = TensorCache(None, 2 * len(data.dataset), shape, torch.float32, ram_bytes)
 
-    def clear(self) -> None:
-        """Forget all features: what makes them has changed."""
-        if self._cache is not None:
-            self._cache.clear()
+    def of(self, basis: Tensor) -> "FeatureStore":
+        """This store, or an empty one where other components make the features; a copy may still need this one."""
+        if not self.is_open or self._is_by(basis):
+            return self
+        cache, fresh = self._cache, FeatureStore()
+        assert cache is not None
+        fresh._of, fresh._basis, fresh._ram_bytes = self._of, basis.detach().cpu().clone(), self._ram_bytes
+        fresh._cache = TensorCache(None, len(cache), cache.shape, torch.float32, self._ram_bytes)
+        return fresh
+
+    def _is_by(self, basis: Tensor) -> bool:
+        return self._basis is not None and torch.equal(self._basis, basis.detach().cpu())
 
     def __contains__(self, slot: int) -> bool:
         """Whether an image's features are there."""
@@ -459,7 +490,7 @@ class FeatureStore:
         self._cache.put(slot, features)
 
     def key(self, slot: int, image: Tensor) -> int:
-        """A number that tells an image [1, 3, H, W] from all others by its pixels, whatever data set it is from."""
+        """A number that tells an image [3, H, W] from all others by its pixels, whatever data set it is from."""
         if slot in self._keys:
             return self._keys[slot]
         digest = hashlib.blake2b(image.cpu().numpy().tobytes(), digest_size=8).digest()

@@ -121,6 +121,8 @@ def fit(moments: Moments, shrinkage: float, prior_power: float) -> Head:
 def sample(moments: Moments, shrinkage: float, prior_power: float, observations: Tensor, noise: Tensor) -> Head:
     """Classifiers whose class means are drawn from what the labels leave open: N(mean, covariance / observations).
 
+    Their logits are, in the mean, those of :func:`fit`.
+
     Args:
         moments: Of the pixels labelled so far.
         shrinkage: As in :func:`fit`.
@@ -131,8 +133,11 @@ def sample(moments: Moments, shrinkage: float, prior_power: float, observations:
     priors = class_priors(moments.counts, prior_power)
     spread = covariance(moments, priors, shrinkage)
     factor = torch.linalg.cholesky(spread)
-    means = moments.means() + noise.double() @ factor.mT / observations.clamp(min=1).sqrt()[:, None]
-    return solve(means, spread.expand(*noise.shape[:-2], *spread.shape), priors.expand(noise.shape[:-1]))
+    known = observations.clamp(min=1)
+    means = moments.means() + noise.double() @ factor.mT / known.sqrt()[:, None]
+    head = solve(means, spread.expand(*noise.shape[:-2], *spread.shape), priors.expand(noise.shape[:-1]))
+    # noise makes means longer by D / observations: without this, classes that are hardly known would never be predicted
+    return Head(head.weight, head.bias + noise.shape[-1] / (2 * known))
 
 
 def fit_with_each(moments: Moments, pixels: Tensor, classes: Tensor, shrinkage: float, prior_power: float) -> Head:

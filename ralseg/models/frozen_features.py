@@ -76,11 +76,15 @@ class FrozenFeatures(nn.Module):
         """Rows and columns of the grid over an image [..., H, W]: every ``stride``-th pixel."""
         return -(-image.shape[-2] // self.stride), -(-image.shape[-1] // self.stride)
 
+    @property
+    def _whole(self) -> int:
+        """Images are padded to multiples of this."""
+        return max(int(self.encoder.output_stride), 32)
+
     def _maps(self, image: Tensor) -> list[Tensor]:
         """The encoder's last maps: [B, 3, H, W] -> [B, channels of each, ...]; images are padded to whole strides."""
         pixels = (image.to(self.mean.dtype) - self.mean) / self.std
-        whole = max(self.encoder.output_stride, 32)
-        bottom, right = -image.shape[-2] % whole, -image.shape[-1] % whole
+        bottom, right = -image.shape[-2] % self._whole, -image.shape[-1] % self._whole
         if bottom or right:
             pixels = functional.pad(pixels, (0, right, 0, bottom), mode="replicate")
         maps: list[Tensor] = self.encoder(pixels)[-_LEVELS:]
@@ -88,7 +92,8 @@ class FrozenFeatures(nn.Module):
 
     def _on_grid(self, level: Tensor, image: Tensor) -> Tensor:
         """A map in the grid's points: [B, k, ...] -> [B, k, h, w]."""
-        padded = [-(-size // 32) * 32 // self.stride for size in image.shape[-2:]]
+        whole = self._whole
+        padded = [-(-size // whole) * whole // self.stride for size in image.shape[-2:]]
         height, width = self.grid(image)
         return functional.interpolate(level, padded, mode="bilinear", align_corners=False)[..., :height, :width]
 
@@ -100,6 +105,12 @@ class FrozenFeatures(nn.Module):
         """
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
+        try:
+            self._fit(images)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _fit(self, images: Iterable[Tensor]) -> None:
         total = torch.zeros_like(self.centre, dtype=torch.float64)
         products = torch.zeros(len(total), len(total), dtype=torch.float64, device=total.device)
         number = 0
@@ -116,7 +127,6 @@ class FrozenFeatures(nn.Module):
         values, vectors = values[-kept:].flip(0), vectors[:, -kept:].flip(1)
         self.centre.copy_(centre)
         self.basis.copy_(vectors * values.clamp(min=1e-8 * float(values[0])).rsqrt())
-        torch.set_num_threads(threads)
 
     @torch.no_grad()
     def forward(self, image: Tensor) -> Tensor:

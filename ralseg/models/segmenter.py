@@ -225,6 +225,10 @@ class Segmenter(pl.LightningModule):
         logits: Tensor = self(image)
         return logits[..., ::stride, ::stride]
 
+    def at_labels(self, maps: Tensor) -> Tensor:
+        """Masks at the pixels that logits of ``label_stride`` stand for: [..., H, W] -> [..., h, w]."""
+        return maps[..., :: self.label_stride, :: self.label_stride]
+
     def predict_batch(self, image: Tensor, index: Tensor) -> Prediction:
         """What acquisition functions look at; shapes as in :meth:`logits`, at ``label_stride``."""
         return Prediction(self, image, self.logits(image, index, stride=self.label_stride))
@@ -260,9 +264,8 @@ class Segmenter(pl.LightningModule):
 
     def loss(self, batch: Batch) -> Tensor:
         """Cross-entropy over the labelled pixels of a batch."""
-        stride = self.label_stride
-        logits = self.logits(batch.image, batch.image_index, batch.flipped, stride)
-        return masked_cross_entropy(logits, batch.mask[..., ::stride, ::stride], self.class_weight)
+        logits = self.logits(batch.image, batch.image_index, batch.flipped, self.label_stride)
+        return masked_cross_entropy(logits, self.at_labels(batch.mask), self.class_weight)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Loss of one batch."""
@@ -272,9 +275,8 @@ class Segmenter(pl.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Count hits and misses on the reward set."""
-        stride = self.label_stride
-        logits = self.logits(batch.image, batch.image_index, stride=stride)
-        self.reward_iou.update(predicted_classes(logits), batch.mask[..., ::stride, ::stride].long())
+        logits = self.logits(batch.image, batch.image_index, stride=self.label_stride)
+        self.reward_iou.update(predicted_classes(logits), self.at_labels(batch.mask).long())
 
     def on_validation_epoch_end(self) -> None:
         """Log the mean IoU on the reward set."""

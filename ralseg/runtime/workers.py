@@ -306,7 +306,7 @@ class WorkerPool:
         """Keep one worker alive and busy: the work of a thread."""
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # the worker takes this over while it starts
         worker: Worker | None = None
-        with suppress(OSError):  # what is wrong is told when there is a job
+        with suppress(Exception):  # what is wrong is told when there is a job
             worker = self._started()
         while True:
             asked = self._jobs.get()

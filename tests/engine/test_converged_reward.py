@@ -1,11 +1,12 @@
 """Rewards of converged segmenters: closed form, or after a short training on everything labelled."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
-from ralseg.agents import RarityForecast
+from ralseg.agents import QueryNetwork, RarityForecast
 from ralseg.data.samples import SeededSampler
 from ralseg.engine import ShortTraining
 from ralseg.engine.short_training import ConvergedWeights
@@ -115,6 +116,41 @@ def test_credit_teaches(tmp_path):
     worth = torch.cat([step.value for step in agent.replay.steps])
     assert worth.std() > 0.1
     assert trainer.fit_loop.session.history
+
+
+def test_a_policy_may_not_ask_for_what_teaches(tmp_path):
+    agent = Credited(features="summary", prior="entropy", prior_weight=0.5, batch_size=8)
+    agent.policy.needs = replace(agent.policy.needs, measures=("credit",))
+    with pytest.raises(ConfigError, match="asks for the measure 'credit', which reads labels"):
+        play(tmp_path, game(validation_plays=0), agent, model=closed_form(), data=small_data(flip=False))
+
+
+def test_a_player_does_not_see_what_its_teacher_says(tmp_path, monkeypatch):
+    seen = []
+    scores = QueryNetwork.scores
+
+    def watched(self, observation, generator):
+        seen.append(set(observation.measures))
+        return scores(self, observation, generator)
+
+    monkeypatch.setattr(QueryNetwork, "scores", watched)
+    agent = Credited(features="summary", prior="entropy", prior_weight=0.5, batch_size=8)
+    play(tmp_path, game(validation_plays=0), agent, model=closed_form(), data=small_data(flip=False))
+    assert seen
+    assert all("credit" not in measures for measures in seen)
+    assert all(step.value.std() > 0 for step in agent.replay.steps)  # the agent itself was told
+
+
+@pytest.mark.parametrize("change", [{"weight_average": 0.5}, {"short_training": ShortTraining(2)}])
+def test_what_a_converged_segmenter_would_ignore_is_refused(tmp_path, change):
+    with pytest.raises(ConfigError, match="converged at every step"):
+        play(tmp_path, game(**change), blocks(), model=closed_form(), data=small_data(flip=False))
+
+
+def test_class_weights_of_a_final_training_are_refused(tmp_path):
+    options = {"final": final(class_weights="inverse_sqrt")}
+    with pytest.raises(ConfigError, match="option of its own"):
+        acquire(tmp_path, "entropy", small_data(flip=False), model=closed_form(), options=options)
 
 
 def test_credit_needs_a_closed_form(tmp_path):

@@ -1,11 +1,14 @@
 """The closed-form segmenter: what it has learned is a function of the labels alone."""
 
+import copy
+
 import cloudpickle
 import pytest
 import torch
 
 from ralseg.acquisition.measures import BALD_SAMPLES
 from ralseg.acquisition.scanner import Scan, scan
+from ralseg.data import SyntheticStreets
 from ralseg.data.samples import Batch, Draw
 from ralseg.errors import ConfigError
 from ralseg.labels.oracle import RevealedLabels
@@ -73,7 +76,7 @@ def test_a_pixel_counts_once(data, net):
 
 def test_a_pixel_that_stands_twice_in_a_batch_counts_once(data, net):
     net.loss(together(shown(data, 0), shown(data, 0, 20, 60)))
-    assert net.counts.sum() == (shown(data, 0).mask[..., ::4, ::4] != IGNORE).sum()
+    assert net.counts.sum() == (shown(data, 0).mask[..., 2::4, 2::4] != IGNORE).sum()
 
 
 def test_a_corrected_label_replaces_the_old_one(data, net):
@@ -149,6 +152,32 @@ def test_components_are_white(data, net):
     covariance = own.T @ own / len(own)
     assert (covariance.diagonal() > 0.3).all()
     assert (covariance.diagonal() < 3).all()
+    assert (covariance - covariance.diag().diag()).abs().max() < 0.5
+
+
+def test_features_of_another_data_set_are_not_taken_for_these(data, net):
+    before = net.pixel_features(data.images[3][None], torch.tensor([3]))
+    net.loss(shown(data, 0))
+    counts = net.counts.clone()
+    elsewhere = small_data(
+        flip=False, dataset=SyntheticStreets(num_train=14, num_val=5, num_test=5, height=64, width=96, domain="game")
+    )
+    elsewhere.setup()
+    elsewhere.masks.open(elsewhere.splits.train_set)
+    net.prepare(elsewhere)
+    assert not torch.allclose(net.pixel_features(elsewhere.images[3][None], torch.tensor([3])), before)
+    net.loss(shown(elsewhere, 0))
+    assert net.counts.sum() > counts.sum()  # an image of the same number, but not the same
+
+
+def test_a_copy_with_other_components_leaves_the_original_its_features(data, net):
+    index, image = torch.tensor([3]), data.images[3][None]
+    before = net.pixel_features(image, index)
+    copied, other = copy.deepcopy(net), closed_form()
+    other.features.fit([data.images[0]])
+    copied.load_state_dict(other.state_dict())
+    assert not torch.allclose(copied.pixel_features(image, index), before)
+    assert torch.equal(net.pixel_features(image, index), before)
 
 
 def test_whole_maps_kept_features_and_full_size_agree(data, net):
@@ -217,7 +246,7 @@ def test_credit_is_what_labelling_that_region_alone_changes(layout):
     regions, oracle = data.regions("train_set"), data.mask_oracle("train_set")
     judge = net.reward_pixels(data.val_dataloader(), 600, torch.Generator().manual_seed(0))
     assert len(judge.classes) == 600
-    wanted = torch.tensor([7, 3, 11])
+    wanted = torch.tensor([7, 3, 11, 1])  # the last one lies in the half that is known already
     labels = oracle.label(wanted)
     found = scan(net, regions, wanted, Scan(None, ("credit",), labels=labels, judge=lambda: judge)).measures["credit"]
     state = {key: tensor.clone() for key, tensor in net.state_dict().items()}
@@ -230,9 +259,10 @@ def test_credit_is_what_labelling_that_region_alone_changes(layout):
         revealed = data.region_samples([[region]], _labels(regions, wanted, labels))
         sample = revealed[Draw(0, 0)]
         net.loss(Batch(*(part[None] for part in sample)))
-        assert score() - base == pytest.approx(credit, abs=2e-3)
+        # points at the edge of a region that is not a box may count for its neighbour
+        assert score() - base == pytest.approx(credit, abs=1e-6 if layout == "grid" else 4e-3)
         net.restore(state)
-    assert found.abs().max() > 0
+    assert found[:3].abs().max() > 5e-4
 
 
 def _labels(regions, wanted, labels):

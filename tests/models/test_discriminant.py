@@ -115,6 +115,11 @@ def test_samples_scatter_less_the_more_is_known():
     )
     fitted = discriminant.fit(known, 0.3, 0.5)
     assert torch.allclose(many.weight.mean(0), fitted.weight, atol=0.1 * float(fitted.weight.abs().max()))
+    pixels = clouds(5)[0].double()
+    for heads in (few, many):  # in the mean they say what the classifier itself says
+        logits = torch.einsum("nd,scd->nsc", pixels, heads.weight) + heads.bias
+        error = logits.std(1) / 500**0.5
+        assert ((logits.mean(1) - fitted.logits(pixels)).abs() < 6 * error + 1e-9).all()
     ratio = few.weight.std(0) / many.weight.std(0)
     assert torch.allclose(ratio, torch.full_like(ratio, 10.0), rtol=1e-6)
 
