@@ -208,6 +208,8 @@ def test_data_travel_as_they_were_configured():
     data.setup()
     data.val_dataloader()
     data.regions("train_set")
+    data.mask_oracle("train_set").label(torch.arange(3))
+    data.score_on(data.splits.reward_set[:2])
     copy = pickle.loads(pickle.dumps(data))
     assert not hasattr(copy, "images")
     assert len(pickle.dumps(data)) < 10_000
@@ -216,6 +218,7 @@ def test_data_travel_as_they_were_configured():
     assert copy.seed == 3
     assert torch.equal(copy.images[0], data.images[0])
     assert not copy.masks._open.intersection(copy.splits.train_set)  # labels that were opened here are hidden there
+    data.score_on(None)
     assert len(copy.val_dataloader()) == len(data.val_dataloader())
 
 
