@@ -77,14 +77,16 @@ class SeeingSession(AcquireSession):
 
 
 class SeeingTrainer(AcquireTrainer):
-    """Acquires with :class:`SeeingSession`."""
+    """Acquires with :class:`SeeingSession`, or another one that sees."""
+
+    session: type[AcquireSession] = SeeingSession
 
     def play(self, module, data, open_session, resume):
         """Play the session that sees in place of the honest one."""
 
-        def see() -> SeeingSession:
+        def see() -> AcquireSession:
             honest = open_session()
-            return SeeingSession(honest.config, data, module, honest.oracle, honest.policy, honest.policy_identity)
+            return self.session(honest.config, data, module, honest.oracle, honest.policy, honest.policy_identity)
 
         return super().play(module, data, see, resume)
 

@@ -22,12 +22,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.headroom import RareEntropy
+from benchmarks.headroom import RareEntropy, SeeingTrainer
 from ralseg import measure
 from ralseg.acquisition import HEURISTICS, Needs, Policy, RegionPredictions
 from ralseg.commands import quiet_console
 from ralseg.data import CamVid, SegmentationData
-from ralseg.engine import AcquireTrainer, AcquisitionConfig, FinalTraining
+from ralseg.engine import AcquisitionConfig, FinalTraining
 from ralseg.engine.acquire_session import AcquireSession
 from ralseg.labels import GridLayout
 from ralseg.models import ClosedFormSegmenter, discriminant
@@ -72,7 +72,7 @@ class Oracle(Policy):
         return observation.measures[self.by]
 
 
-class SeeingSession(AcquireSession):
+class OracleSession(AcquireSession):
     """Shows the hidden labels of candidates, and of the images that an oracle names."""
 
     _pixels: RewardPixels | None = None
@@ -92,17 +92,10 @@ class SeeingSession(AcquireSession):
         return self._pixels
 
 
-class SeeingTrainer(AcquireTrainer):
-    """Acquires with :class:`SeeingSession`."""
+class OracleTrainer(SeeingTrainer):
+    """Acquires with :class:`OracleSession`."""
 
-    def play(self, module, data, open_session, resume):
-        """Play the session that sees in place of the honest one."""
-
-        def see() -> SeeingSession:
-            honest = open_session()
-            return SeeingSession(honest.config, data, module, honest.oracle, honest.policy, honest.policy_identity)
-
-        return super().play(module, data, see, resume)
+    session = OracleSession
 
 
 ROWS: dict[str, Policy] = {
@@ -143,7 +136,7 @@ def acquire(policy: Policy, seed: int, net: ClosedFormSegmenter, dataset: CamVid
         batch_size=24, eval_batch_size=128, flip=False, reward_images=51, seed=seed,
     )  # fmt: skip
     theta_0 = f"runs/camvid_closed_pretrain/seed{seed}/checkpoints/best.ckpt"
-    trainer = SeeingTrainer(
+    trainer = OracleTrainer(
         AcquisitionConfig(BUDGETS, initial_weights=theta_0), FinalTraining(20, 20, keep="last", mix=["fit_set"]),
         default_root_dir=tempfile.mkdtemp(dir=folder), logger=False, enable_progress_bar=False, accelerator="cpu",
         enable_model_summary=False,
