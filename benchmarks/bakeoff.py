@@ -307,8 +307,13 @@ def table(seeds: list[int], root: Path, out: Path) -> None:
         )
         each = ", ".join(f"{value:.2f}" for value in orders)
         lines.append(f"| {reward} | {values.mean():+.2f} [{low:+.2f}, {high:+.2f}] | {each} | {less} |")
-    spread = [np.ptp([100 * row["judge"] for row in rows if row["theta_0"] == s]) for s in {r["theta_0"] for r in rows}]
-    lines.append(f"\nThe judge's scores of a theta_0's selections spread over {np.mean(spread):.1f} points.")
+    by_seed = {seed: {r["selection"]: 100 * r["judge"] for r in rows if r["theta_0"] == seed} for seed in seeds}
+    spread = np.mean([np.ptp(list(scores.values())) for scores in by_seed.values() if scores])
+    luck = np.mean([abs(scores["uniform"] - scores["uniform again"]) for scores in by_seed.values() if scores])
+    lines.append(
+        f"\nThe judge's scores of a theta_0's selections lie within {spread:.1f} points; two uniform selections are "
+        f"{luck:.1f} apart."
+    )
     text = "\n".join(lines)
     print(text)
     write_atomically(out / "table.md", text + "\n")
