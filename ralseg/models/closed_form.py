@@ -1,6 +1,5 @@
 """The closed-form segmenter: a linear discriminant on frozen features, always converged on everything it was shown."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,10 +17,10 @@ from ralseg.labels.layout import RegionMaps, Regions
 from ralseg.labels.vault import IGNORE
 from ralseg.models import discriminant
 from ralseg.models.discriminant import Head, Moments
+from ralseg.models.feature_store import FeatureStore
 from ralseg.models.frozen_features import FrozenFeatures
 from ralseg.models.segmenter import Prediction, Segmenter
 from ralseg.runtime import distributed
-from ralseg.runtime.tensor_cache import TensorCache
 
 PCA_IMAGES = 40
 """Images that the principal components are found from."""
@@ -83,23 +82,27 @@ class ClosedFormPrediction(Prediction):
         maps = self._at(regions, rows, numbers)
         return maps.mean(maps.values)
 
+    def _drawn(self, samples: int, seeds: list[int]) -> Head:
+        """Classifiers under drawn class means, one set an image: weights [samples, b, C, D]."""
+        shape = (samples, *self.segmenter.head.weight.shape)
+        drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        heads = self.segmenter.sampled_heads(torch.stack(drawn, 1).to(self.segmenter.counts.device))
+        return Head(heads.weight.float(), heads.bias.float())
+
     def sampled_at(
         self, regions: Regions, rows: Tensor, numbers: Tensor, samples: int, seeds: list[int]
     ) -> Iterator[Tensor]:
         """Logits at regions under class means drawn from what the labels leave open; each [r, C, h, w]."""
-        segmenter = self.segmenter
-        shape = (samples, *segmenter.head.weight.shape)
-        drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-        noise = torch.stack(drawn, 1).to(segmenter.counts.device)  # [samples, b, C, D]
-        heads = segmenter.sampled_heads(noise)
-        pixels = self._at(regions, rows, numbers).values.flatten(2)  # [r, D, p]
-        for weight, bias in zip(heads.weight.to(pixels), heads.bias.to(pixels), strict=True):
-            logits = torch.baddbmm(bias[rows][..., None], weight[rows], pixels)
-            yield logits.unflatten(2, self._at(regions, rows, numbers).values.shape[2:])
+        maps = self._at(regions, rows, numbers).values
+        for weight, bias in zip(*self._drawn(samples, seeds), strict=True):
+            logits = torch.baddbmm(bias[rows][..., None], weight[rows], maps.flatten(2))
+            yield logits.unflatten(2, maps.shape[2:])
 
     def sampled(self, samples: int, seeds: list[int]) -> Iterator[Tensor]:
-        """Logits of whole images under drawn class means."""
-        raise NotImplementedError("a closed-form segmenter is sampled at regions; see sampled_at")
+        """The same on whole images; each [b, C, h, w]."""
+        maps = self.embedding()
+        for weight, bias in zip(*self._drawn(samples, seeds), strict=True):
+            yield torch.baddbmm(bias[..., None], weight, maps.flatten(2)).unflatten(2, maps.shape[2:])
 
     def novelty(self, regions: Regions, rows: Tensor, numbers: Tensor) -> Tensor:
         """How far the mean features of regions lie from everything labelled: [r]."""
@@ -434,76 +437,3 @@ def _last_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
     is_last = torch.ones_like(ordered, dtype=torch.bool)
     is_last[:-1] = ordered[1:] != ordered[:-1]
     return ordered[is_last], order[is_last]
-
-
-class FeatureStore:
-    """Features of a data set's images, and of their mirror images. Copies of a segmenter share it, files do not."""
-
-    def __init__(self) -> None:
-        self._cache: TensorCache | None = None
-        self._keys: dict[int, int] = {}
-        self._ram_bytes = 0
-        self._of: tuple[object, ...] = ()  # what the features are of
-        self._basis: Tensor | None = None  # what they were made by
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "FeatureStore":
-        """The same store: it depends on the frozen features alone."""
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Empty in another process."""
-        return vars(FeatureStore())
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is room for features."""
-        return self._cache is not None
-
-    def open(self, data: SegmentationData, shape: tuple[int, ...], ram_bytes: int, basis: Tensor) -> None:
-        """Make room for the features of a data set's images, unless it is there."""
-        of = (data.dataset, data.height, data.width, shape)
-        if not self.is_open or of[1:] != self._of[1:] or of[0] is not self._of[0] or not self._is_by(basis):
-            self._of, self._basis, self._keys = of, basis.detach().cpu().clone(), {}
-            self._ram_bytes = ram_bytes
-            self._cache = TensorCache(None, 2 * len(data.dataset), shape, torch.float32, ram_bytes)
-
-    def of(self, basis: Tensor) -> "FeatureStore":
-        """This store, or an empty one where other components make the features; a copy may still need this one."""
-        if not self.is_open or self._is_by(basis):
-            return self
-        cache, fresh = self._cache, FeatureStore()
-        assert cache is not None
-        fresh._of, fresh._basis, fresh._ram_bytes = self._of, basis.detach().cpu().clone(), self._ram_bytes
-        fresh._cache = TensorCache(None, len(cache), cache.shape, torch.float32, self._ram_bytes)
-        return fresh
-
-    def _is_by(self, basis: Tensor) -> bool:
-        return self._basis is not None and torch.equal(self._basis, basis.detach().cpu())
-
-    def __contains__(self, slot: int) -> bool:
-        """Whether an image's features are there."""
-        return self._cache is not None and slot in self._cache
-
-    def put(self, slot: int, features: Tensor) -> None:
-        """Keep an image's features: [h, w, D]."""
-        assert self._cache is not None
-        self._cache.put(slot, features)
-
-    def key(self, slot: int, image: Tensor) -> int:
-        """A number that tells an image [3, H, W] from all others by its pixels, whatever data set it is from."""
-        if slot in self._keys:
-            return self._keys[slot]
-        digest = hashlib.blake2b(image.cpu().numpy().tobytes(), digest_size=8).digest()
-        number = int.from_bytes(digest, signed=True)
-        if self.is_open:  # of one data set: an image keeps its slot
-            self._keys[slot] = number
-        return number
-
-    def stack(self, slots: list[int]) -> Tensor:
-        """Features of several images: [B, h, w, D]."""
-        assert self._cache is not None
-        return self._cache.stack(slots)
-
-    def everything(self) -> Tensor | None:
-        """All features without a copy, where they are in RAM: [slots, h, w, D]."""
-        return None if self._cache is None else self._cache.in_ram()

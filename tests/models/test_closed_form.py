@@ -224,6 +224,17 @@ def test_bald_and_novelty_fall_where_labels_are(data, net):
     assert (after["novelty"] < before["novelty"]).all()
 
 
+def test_samples_of_whole_images_are_those_at_regions(data, net):
+    net.loss(shown(data, 0, 0, 32))
+    regions, index = data.regions("train_set"), data.splits.train_set[1]
+    prediction = net.predict_batch(data.images[index][None], torch.tensor([index]))
+    rows, numbers = torch.zeros(6, dtype=torch.int64), regions.of_image(1)
+    whole = [regions.cut(logits, rows, numbers).values for logits in prediction.sampled(3, [7])]
+    parts = list(prediction.sampled_at(regions, rows, numbers, 3, [7]))
+    assert torch.allclose(torch.stack(whole), torch.stack(parts), atol=1e-4)
+    assert not torch.allclose(parts[0], parts[1], atol=1e-2)
+
+
 def test_bald_does_not_depend_on_company(data, net):
     regions = data.regions("train_set")
     net.loss(shown(data, 0, 0, 32))
