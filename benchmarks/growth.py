@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from ralseg.acquisition import Observation
+from ralseg.acquisition import Candidates, Observation
 from ralseg.acquisition.features import RegionFeatures
 from ralseg.acquisition.representation import Representation
 from ralseg.acquisition.scanner import Scan, scan
@@ -74,7 +74,7 @@ def measure(size: Size) -> dict:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     def observed(kind: str) -> torch.Tensor:
-        return Representation(kind).actions(found, truth, torch.Size((size.K, size.N)))
+        return Representation(kind).actions(Candidates(found, truth), torch.Size((size.K, size.N)))
 
     actions = observed("3H+KL")
     seen = Observation(state, torch.empty(0, 0), actions, found.mean_entropy(), histogram)

@@ -11,18 +11,24 @@ __version__ = "0.1.0"
 _PLACES = {
     "ralseg.acquisition": (
         "HEURISTICS",
+        "Candidates",
         "Needs",
         "Observation",
         "Policy",
         "RegionPredictions",
+        "feature",
         "measure",
     ),
     "ralseg.agents": (
         "DQN",
         "Agent",
+        "CreditRegression",
+        "FeaturePolicy",
+        "GroupAdvantage",
         "LearnedPolicy",
         "PairedBlocks",
         "PlayedStep",
+        "PolicySearch",
         "QueryNetwork",
         "RarityForecast",
     ),
@@ -71,11 +77,15 @@ __all__ = [
     "ActiveLearningLoop",
     "Agent",
     "Answer",
+    "Candidates",
     "ClosedFormSegmenter",
+    "CreditRegression",
     "FPNSegmenter",
+    "FeaturePolicy",
     "FinalTraining",
     "Game",
     "GridLayout",
+    "GroupAdvantage",
     "LabelsNeeded",
     "Layout",
     "LearnedPolicy",
@@ -86,6 +96,7 @@ __all__ = [
     "PairedBlocks",
     "PlayedStep",
     "Policy",
+    "PolicySearch",
     "QueryNetwork",
     "RarityForecast",
     "RegionPredictions",
@@ -99,6 +110,7 @@ __all__ = [
     "__version__",
     "acquire",
     "compare",
+    "feature",
     "fit",
     "load_segmenter",
     "measure",
@@ -108,8 +120,29 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ralseg.acquisition import HEURISTICS, Needs, Observation, Policy, RegionPredictions, measure
-    from ralseg.agents import DQN, Agent, LearnedPolicy, PairedBlocks, PlayedStep, QueryNetwork, RarityForecast
+    from ralseg.acquisition import (
+        HEURISTICS,
+        Candidates,
+        Needs,
+        Observation,
+        Policy,
+        RegionPredictions,
+        feature,
+        measure,
+    )
+    from ralseg.agents import (
+        DQN,
+        Agent,
+        CreditRegression,
+        FeaturePolicy,
+        GroupAdvantage,
+        LearnedPolicy,
+        PairedBlocks,
+        PlayedStep,
+        PolicySearch,
+        QueryNetwork,
+        RarityForecast,
+    )
     from ralseg.api import acquire, compare, fit, load_segmenter, predict, pretrain, test
     from ralseg.data import SegmentationData, SegmentationDataset, SplitSizes
     from ralseg.engine import AcquisitionConfig, ActiveLearningLoop, FinalTraining, Game, ShortTraining

@@ -181,14 +181,21 @@ def centred_rank(values: Tensor) -> Tensor:
     return (below + upto - 1) / (2 * max(len(values) - 1, 1)) - 0.5
 
 
-def rarity(histogram: Tensor, labelled: Tensor) -> Tensor:
+def rarity(histogram: Tensor, labelled: Tensor, power: float = 0.5) -> Tensor:
     """How much regions hold of what labels are short of: [R, C], [L, C] -> [R].
 
     A pixel counts by 1/sqrt of its class's frequency among the labels. That is the slope of sum_c sqrt(n_c), n_c being
     the labelled pixels of class c: every class counts, and the more is known of one the less another pixel adds.
+    ``power`` puts another exponent in the place of the root's 1/2.
     """
     frequency = smoothed(labelled.mean(0)) if len(labelled) else torch.full_like(histogram[0], 1 / histogram.shape[1])
-    return histogram @ frequency.rsqrt()
+    return histogram @ (frequency.rsqrt() if power == 0.5 else frequency.pow(-power))
+
+
+def mixture(histogram: Tensor) -> Tensor:
+    """Entropy of class shares: [R, C] -> [R]."""
+    p = smoothed(histogram)
+    return -(p * p.log()).sum(1)
 
 
 def summary_features(regions: RegionFeatures, labelled: Tensor) -> Tensor:
@@ -199,11 +206,10 @@ def summary_features(regions: RegionFeatures, labelled: Tensor) -> Tensor:
     entropy rank.
     """
     histogram = regions.histogram
-    p = smoothed(histogram)
-    mixture = -(p * p.log()).sum(1, keepdim=True)
-    to_labelled = mean_kl_divergence(histogram, labelled)[:, None] if len(labelled) else torch.zeros_like(mixture)
+    mixed = mixture(histogram)[:, None]
+    to_labelled = mean_kl_divergence(histogram, labelled)[:, None] if len(labelled) else torch.zeros_like(mixed)
     to_others = mean_kl_divergence(histogram, histogram)[:, None]
     rare = rarity(histogram, labelled)[:, None]
     rank = centred_rank(regions.mean_entropy())
-    parts = [histogram.sqrt(), regions.moments, mixture, to_labelled, to_others, rare, rank.square()[:, None]]
+    parts = [histogram.sqrt(), regions.moments, mixed, to_labelled, to_others, rare, rank.square()[:, None]]
     return torch.cat(parts, 1)

@@ -17,7 +17,7 @@ from ralseg.acquisition.features import class_histogram, entropy_map, rarity
 from ralseg.errors import ConfigError
 from ralseg.labels.layout import RegionMaps, Regions
 from ralseg.labels.vault import IGNORE
-from ralseg.models.segmenter import Prediction, predicted_classes
+from ralseg.models.segmenter import Prediction, Seeds, predicted_classes
 
 BALD_SAMPLES = 20
 """Dropout masks that BALD looks through (paper)."""
@@ -37,7 +37,7 @@ class RegionPredictions:
     rows: Tensor  # [r] position in the batch of each region's image
     numbers: Tensor  # [r] the regions
     maps: RegionMaps  # logits at the regions: [r, C, h, w]
-    seeds: list[int]  # one an image: what is drawn at random must not depend on which images share a batch
+    seeds: Seeds  # what is drawn at random follows from these
     labelled: Tensor  # [L, C] class shares of the regions labelled so far
     labels: Tensor | None = None  # [r, *box_size] the regions' own labels, for measures that teach
     judge: Callable[[], Any] | None = None  # gives the pixels that pay, for measures that teach
@@ -66,7 +66,7 @@ class RegionPredictions:
     def label_maps(self) -> Tensor:
         """The regions' own labels at the pixels of ``maps``; 255 outside of a region: [r, h, w]."""
         images, numbers, rows = self.regions.images, self.numbers.cpu(), self.rows.cpu()
-        masks = torch.full((len(self.seeds), images.height, images.width), IGNORE, dtype=torch.uint8)
+        masks = torch.full((len(self.prediction.image), images.height, images.width), IGNORE, dtype=torch.uint8)
         owners = torch.full(masks.shape, -1, dtype=torch.int64)  # whose labels stand there
         places = zip(
             rows.tolist(), numbers.tolist(), self.regions.boxes(numbers).tolist(), self.own_labels().cpu(), strict=True
@@ -171,9 +171,9 @@ def embedding(seen: RegionPredictions) -> Tensor:
 
 
 @measure
-def novelty(seen: RegionPredictions) -> Tensor:
-    """How far the region lies from everything labelled, in feature space: [r]."""
-    return seen.prediction.novelty(seen.regions, seen.rows, seen.numbers)
+def frame(seen: RegionPredictions) -> Tensor:
+    """Mean of the segmenter's embedding over the region's whole image: [r, D]."""
+    return seen.prediction.frame()[seen.rows]
 
 
 @measure

@@ -25,6 +25,7 @@ class Observation:
     measures: dict[str, Tensor] = field(default_factory=dict)  # [K, N] or [K, N, D]: what the policy asked for
     labelled: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # [L, C] class shares of labelled regions
     labelled_measures: dict[str, Tensor] = field(default_factory=dict)  # [L] or [L, D]
+    spent: float = 0.0  # share of the budget
 
     @staticmethod
     def unseen(pools: Tensor, picks: int, labelled: Tensor) -> "Observation":

@@ -11,7 +11,7 @@ from ralseg.acquisition import features
 from ralseg.acquisition.features import RegionFeatures
 from ralseg.acquisition.measures import RegionPredictions, find_measure
 from ralseg.labels.layout import RegionMaps, Regions
-from ralseg.models.segmenter import Segmenter, predicted_classes
+from ralseg.models.segmenter import Seeds, Segmenter, predicted_classes
 from ralseg.runtime import distributed
 from ralseg.runtime.seeding import mixed_seed
 
@@ -109,7 +109,7 @@ def _scan(
                 rows,
                 numbers,
                 logits or prediction.cut(regions, rows, numbers),
-                [mixed_seed(what.seed, index) for index in indices],
+                Seeds(what.seed, [mixed_seed(what.seed, index) for index in indices]),
                 what.labelled,
                 None if what.labels is None else what.labels[is_here].to(segmenter.device),
                 what.judge,

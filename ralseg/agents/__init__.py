@@ -5,8 +5,13 @@ from a checkpoint. An agent is told what was seen, chosen and earned; it neither
 """
 
 from ralseg.agents.base import Agent, Episode, LearnedPolicy, PlayedStep
+from ralseg.agents.credit_regression import CreditRegression
 from ralseg.agents.dqn import DQN
+from ralseg.agents.feature_agent import FeatureAgent
+from ralseg.agents.feature_policy import FeaturePolicy
+from ralseg.agents.group_advantage import GroupAdvantage
 from ralseg.agents.paired_blocks import PairedBlocks
+from ralseg.agents.policy_search import PolicySearch
 from ralseg.agents.query_agent import QueryAgent
 from ralseg.agents.query_network import QueryNetwork
 from ralseg.agents.rarity_forecast import RarityForecast
@@ -14,10 +19,15 @@ from ralseg.agents.rarity_forecast import RarityForecast
 __all__ = [
     "DQN",
     "Agent",
+    "CreditRegression",
     "Episode",
+    "FeatureAgent",
+    "FeaturePolicy",
+    "GroupAdvantage",
     "LearnedPolicy",
     "PairedBlocks",
     "PlayedStep",
+    "PolicySearch",
     "QueryAgent",
     "QueryNetwork",
     "RarityForecast",

@@ -107,8 +107,9 @@ class Agent(pl.LightningModule):
         policy: The policy that is learned.
         block: Who plays the episodes of a block, which share theta_0 and every random draw.
         teacher: Name of a measure that tells the worth of every candidate from its labels; None: nobody does.
-        learns_after_block: Nothing is learned before the last step of a block, and what its players do follows from
-            weights and buffers, the episode and the seed: the games of a block may be played at the same time.
+        learns_after_blocks: Nothing is learned before the last step of so many blocks, and what players do follows
+            from weights and buffers, the episode and the seed: these games may be played at the same time. 0: the
+            agent learns at every step.
 
     Example:
         >>> from ralseg.agents import QueryNetwork
@@ -129,7 +130,7 @@ class Agent(pl.LightningModule):
     policy: LearnedPolicy
     block: Sequence[str] = (POLICY,)
     teacher: str | None = None
-    learns_after_block = False
+    learns_after_blocks = 0
 
     # -- playing ----------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class PairedBlocks(QueryAgent):
         ['entropy', 'policy']
     """
 
-    learns_after_block = True
+    learns_after_blocks = 1
 
     def __init__(
         self,

@@ -142,7 +142,7 @@ class QueryNetwork(LearnedPolicy):
     def init_args(self) -> dict[str, Any]:
         """The arguments of this network."""
         return {
-            "features": self.representation.kind,
+            "features": self.representation.option,
             "standardise": self.representation.standardise,
             "use_state": self.use_state,
             "use_gate": self.use_gate,

@@ -105,6 +105,11 @@ class AcquireSession(Session):
         """Steps until the largest budget is spent."""
         return len(self.config.step_sizes(len(self.ledger)))
 
+    @property
+    def spent(self) -> float:
+        """Share of the largest budget that is spent."""
+        return len(self.ledger) / self.config.budgets[-1]
+
     def candidates(self) -> tuple[Tensor, int, Needs]:
         """K pools of N, of which one each is taken; or all unlabelled regions, of which K are."""
         count = self.config.step_sizes(len(self.ledger))[0]

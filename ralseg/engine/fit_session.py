@@ -74,7 +74,7 @@ class FitSession(Session):
         if game.reward_on == "other_scenes":
             self._casting = Casting(data, game.budget)
             for name in map(str, (*self.initial_weights, *self.validation_weights)):
-                self._seen[name] = self._trained_on(name)
+                self._seen[name] = frozenset(self.trained_on(name))
             for name, seen in self._seen.items():
                 self._casting.check(seen, name)
             self._enter(self.plan[0])
@@ -91,7 +91,12 @@ class FitSession(Session):
                 f"trainer.game.budget={self.game.budget} exceeds the {len(self.regions)} regions of the {SET}; "
                 "lower it or give the set more images (data.splits)"
             )
-
+        blocks, group = self.game.episodes // len(self.agent.block), self.agent.learns_after_blocks
+        if group and blocks % group:
+            raise ConfigError(
+                f"trainer.game.episodes={self.game.episodes} are {blocks} blocks, and {type(self.agent).__name__} "
+                f"learns after every {group} of them; set episodes to a multiple of {group * len(self.agent.block)}"
+            )
         if self.game.short_training.iterations and distributed.size() > 1:
             raise ConfigError("trainer.game.short_training needs a run on one device; set trainer.devices to 1")
         scores_others = self.game.short_training.iterations or self.game.weight_average < 1
@@ -119,11 +124,6 @@ class FitSession(Session):
     def read_weights(self, path: Path) -> dict[str, Any]:
         """The checkpoint of theta_0, read once for many episodes."""
         return self._checkpoints.read(path)
-
-    def _trained_on(self, name: str) -> frozenset[str]:
-        """Names of the images that a theta_0 was trained on, where its file says so."""
-        about = self.read_weights(Path(name)).get("ralseg", {}) if name else {}
-        return frozenset(about.get("trained_on", ()))
 
     def start(self) -> None:
         """Begin the episode: its images, its theta_0, and no labels."""
@@ -166,6 +166,11 @@ class FitSession(Session):
         """Steps of all episodes that are not played yet."""
         return (len(self.plan) - self.episode_number) * self.game.steps_per_episode - self.step
 
+    @property
+    def spent(self) -> float:
+        """Share of the episode's budget that is spent."""
+        return len(self.ledger) / self.game.budget
+
     def counters(self) -> tuple[str, int, int]:
         """Kind and number of the episode's draws, and the step; members of a block share them."""
         return self.episode.kind, self.episode.draw, self.step
@@ -205,7 +210,7 @@ class FitSession(Session):
         """As many batches of labelled regions, and of the images that theta_0 knows, as the short training has."""
         data, batch_size = self.data, self.data.batch_size
         samples = data.region_samples(list(by_image(self).values()), self.labels)
-        names = self._trained_on(self.weights_name)
+        names = self.trained_on(self.weights_name)
         known = [index for index in data.labelled_images(SET, "state_set") if data.dataset.names[index] in names]
         if known:
             data.masks.open(known)
@@ -317,7 +322,7 @@ class FitSession(Session):
         return self.elsewhere is not None and self._independent_until() > self.episode_number
 
     def _independent_until(self) -> int:
-        return independent_until(self.plan, self.episode_number, self.agent.learns_after_block)
+        return independent_until(self.plan, self.episode_number, self.agent.learns_after_blocks)
 
     def fetch_step(self) -> TakenStep:
         """The next step of the present game; with its first one, the games that may be played now are asked for.

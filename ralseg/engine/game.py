@@ -117,32 +117,35 @@ def plan_episodes(game: Game, block: Sequence[str]) -> list[Episode]:
     return plan
 
 
-def independent_until(plan: Sequence[Episode], number: int, learns_after_block: bool) -> int:
+def independent_until(plan: Sequence[Episode], number: int, learns_after_blocks: int) -> int:
     """The first episode from ``number`` on that depends on one between: all before it may be played at the same time.
 
     Episodes depend on earlier ones only through what the agent has learned. Nothing is learned in validation and, by
-    some agents, before the end of a block.
+    some agents, before the end of a block or of several.
 
     Args:
         plan: All episodes.
         number: The episode to begin with; it is the answer itself where the agent learns at every step of it.
-        learns_after_block: Whether the agent learns nothing before the end of a block.
+        learns_after_blocks: The number of blocks after which the agent learns; 0: at every step.
 
     Example:
         >>> plan = plan_episodes(Game(episodes=4, validation_plays=2, validation_every=2), ["entropy", "policy"])
         >>> [episode.kind[0] for episode in plan]
         ['v', 'v', 'v', 'v', 't', 't', 'v', 'v', 't', 't', 'v', 'v']
-        >>> [independent_until(plan, number, learns_after_block=True) for number in (0, 5, 6, 10)]
+        >>> [independent_until(plan, number, learns_after_blocks=1) for number in (0, 5, 6, 10)]
         [6, 6, 10, 12]
-        >>> [independent_until(plan, number, learns_after_block=False) for number in (0, 5, 6, 10)]
+        >>> [independent_until(plan, number, learns_after_blocks=2) for number in (0, 5, 6, 10)]
+        [10, 10, 10, 12]
+        >>> [independent_until(plan, number, learns_after_blocks=0) for number in (0, 5, 6, 10)]
         [4, 5, 8, 12]
     """
     for position in range(number, len(plan)):
         if plan[position].kind == "train":
-            if not learns_after_block:
+            if not learns_after_blocks:
                 return position
-            following = plan[position + 1] if position + 1 < len(plan) else None
-            if following is None or following.kind != "train" or following.draw != plan[position].draw:
+            following = next((episode for episode in plan[position + 1 :] if episode.kind == "train"), None)
+            ends_block = following is None or following.draw != plan[position].draw
+            if ends_block and (plan[position].draw + 1) % learns_after_blocks == 0:
                 return position + 1
     return len(plan)
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ralseg.acquisition.candidates import Candidates
 from ralseg.acquisition.features import class_histogram
 from ralseg.acquisition.observation import Observation
 from ralseg.acquisition.policy import Needs, Policy
@@ -30,6 +31,8 @@ from ralseg.runtime.checkpoints import read_checkpoint
 from ralseg.runtime.seeding import stream_seed
 
 log = logging.getLogger(__name__)
+_KNOWN = ("state_set", "train_set")
+"""Sets whose labels a run may know."""
 
 
 class Choice(NamedTuple):
@@ -104,6 +107,7 @@ class Session(ABC):
         self.seconds: dict[str, float] = {}
         self.corrected: list[int] = []  # regions whose labels have changed since they were first given
         self._observation: Observation | None = None
+        self._known: tuple[Regions | None, Tensor] | None = None
         self.play_on(data.regions(set_name), oracle)
         self._histograms = torch.zeros(0, len(data.class_names))
         self._checksums: list[int] = []  # of the labels as they were given, to notice corrections
@@ -124,6 +128,11 @@ class Session(ABC):
     @abstractmethod
     def steps_left(self) -> int:
         """Steps until the run is over, if every region that is asked for gets labelled."""
+
+    @property
+    @abstractmethod
+    def spent(self) -> float:
+        """Share of the budget that is spent."""
 
     @abstractmethod
     def candidates(self) -> tuple[Tensor, int, Needs]:
@@ -166,6 +175,7 @@ class Session(ABC):
         self.play_on(self.regions, self.oracle)
         self._histograms, self._checksums = self._histograms[:0], []
         self.step, self.scores, self.seconds, self._observation = 0, [], {}, None
+        self._known = None
 
     def theta_0(self) -> dict[str, Tensor]:
         """The weights that labelling starts from."""
@@ -222,9 +232,16 @@ class Session(ABC):
             pooling, seed = kind.pooling if kind else None, self.stream_seed("measures")
             what = Scan(pooling, needs.measures, seed, batch_size, labelled, labels, judge)
             found = scan(self.segmenter, self.regions, pools.flatten(), what)
-            known = self._look_at_labelled(needs)
+            on_labelled = self._look_at_labelled(needs)
         with self.timed("features"):
-            actions = kind.actions(found, labelled, pools.shape) if kind else torch.empty(*pools.shape, 0)
+            actions = torch.empty(*pools.shape, 0)
+            if kind is not None:
+                before, measured = self._look_at_known(kind.known_measures, on_labelled)
+                numbers, spent = self.ledger.labelled, self.spent
+                what_is_there = Candidates(
+                    found, labelled, before, measured, pools.flatten(), numbers, self.regions, spent
+                )
+                actions = kind.actions(what_is_there, pools.shape)
             return Observation(
                 state,
                 pools,
@@ -234,16 +251,61 @@ class Session(ABC):
                 picks,
                 {name: values.unflatten(0, pools.shape) for name, values in found.measures.items()},
                 labelled,
-                known,
+                {name: on_labelled[name] for name in needs.labelled_measures if name in on_labelled},
+                self.spent,
             )
 
     def _look_at_labelled(self, needs: Needs) -> dict[str, Tensor]:
-        """Measures of the regions labelled so far, where a policy asks for them."""
-        if not needs.labelled_measures or not len(self.ledger):
+        """Measures of the regions labelled so far, where a policy or its features ask for them: [L, ...]."""
+        kind = needs.representation
+        wanted = dict.fromkeys((*needs.labelled_measures, *(kind.known_measures if kind else ())))
+        if not wanted or not len(self.ledger):
             return {}
         seed = self.stream_seed("measures of labelled")
-        what = Scan(None, needs.labelled_measures, seed, self.data.eval_batch_size, self._histograms)
+        what = Scan(None, tuple(wanted), seed, self.data.eval_batch_size, self._histograms)
         return scan(self.segmenter, self.regions, self.ledger.labelled, what).measures
+
+    def _look_at_known(
+        self, wanted: tuple[str, ...], on_labelled: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What theta_0's images add to what is labelled.
+
+        Args:
+            wanted: Names of measures.
+            on_labelled: Measures of labelled regions, by name: [L, ...].
+
+        Returns:
+            Class shares of theta_0's regions [M, C], and each measure of all that is known [L + M, ...].
+        """
+        regions, shares = self.theta_0_regions()
+        if not wanted or regions is None:
+            return shares, on_labelled
+        what = Scan(None, wanted, self.stream_seed("measures of known"), self.data.eval_batch_size, self._histograms)
+        measured = scan(self.segmenter, regions, torch.arange(len(regions)), what).measures
+        joined = {name: torch.cat([on_labelled.get(name, own[:0]), own]) for name, own in measured.items()}
+        return shares, joined
+
+    def theta_0_regions(self) -> tuple[Regions | None, Tensor]:
+        """The regions of the images that theta_0 was trained on, where their labels are at hand, and class shares.
+
+        Images of the acquisition set are never among them, whatever a checkpoint says: names may coincide.
+        """
+        if self._known is None:
+            known = {self.data.dataset.names[i]: i for name in _KNOWN for i in self.data.splits[name]}
+            images = [known[name] for name in self.trained_on(self.weights_name) if name in known]
+            images = [index for index in images if self.data.dataset.has_mask(index)]
+            regions, shares = None, torch.zeros(0, len(self.data.class_names))
+            if images:
+                regions = self.data.regions(images)
+                labels = self.data.mask_oracle(images).label(torch.arange(len(regions)))
+                shares = class_histogram(labels, len(self.data.class_names))
+            self._known = regions, shares
+        return self._known
+
+    def trained_on(self, name: str) -> list[str]:
+        """Names of the images that a theta_0 was trained on, where its file says so."""
+        about = self.read_weights(Path(name)).get("ralseg", {}) if name else {}
+        return list(about.get("trained_on", ()))
 
     def choose(self, observation: Observation) -> Choice:
         """Step 3: choose regions; one process decides for all."""

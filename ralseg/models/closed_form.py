@@ -19,7 +19,7 @@ from ralseg.models import discriminant
 from ralseg.models.discriminant import Head, Moments
 from ralseg.models.feature_store import FeatureStore
 from ralseg.models.frozen_features import FrozenFeatures
-from ralseg.models.segmenter import Prediction, Segmenter
+from ralseg.models.segmenter import Prediction, Seeds, Segmenter
 from ralseg.runtime import distributed
 
 PCA_IMAGES = 40
@@ -82,31 +82,33 @@ class ClosedFormPrediction(Prediction):
         maps = self._at(regions, rows, numbers)
         return maps.mean(maps.values)
 
-    def _drawn(self, samples: int, seeds: list[int]) -> Head:
-        """Classifiers under drawn class means, one set an image: weights [samples, b, C, D]."""
+    def _drawn(self, samples: int, seeds: Seeds) -> Head:
+        """Classifiers under drawn class means, the same for all images: weights [samples, C, D]."""
         shape = (samples, *self.segmenter.head.weight.shape)
-        drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-        heads = self.segmenter.sampled_heads(torch.stack(drawn, 1).to(self.segmenter.counts.device))
+        noise = torch.randn(shape, generator=torch.Generator().manual_seed(seeds.step))
+        heads = self.segmenter.sampled_heads(noise.to(self.segmenter.counts.device))
         return Head(heads.weight.float(), heads.bias.float())
 
     def sampled_at(
-        self, regions: Regions, rows: Tensor, numbers: Tensor, samples: int, seeds: list[int]
+        self, regions: Regions, rows: Tensor, numbers: Tensor, samples: int, seeds: Seeds
     ) -> Iterator[Tensor]:
         """Logits at regions under class means drawn from what the labels leave open; each [r, C, h, w]."""
-        maps = self._at(regions, rows, numbers).values
-        for weight, bias in zip(*self._drawn(samples, seeds), strict=True):
-            logits = torch.baddbmm(bias[rows][..., None], weight[rows], maps.flatten(2))
+        yield from self._logits(self._at(regions, rows, numbers).values, self._drawn(samples, seeds))
+
+    def sampled(self, samples: int, seeds: Seeds) -> Iterator[Tensor]:
+        """The same on whole images; each [b, C, h, w]."""
+        yield from self._logits(self.embedding(), self._drawn(samples, seeds))
+
+    @staticmethod
+    def _logits(maps: Tensor, heads: Head) -> Iterator[Tensor]:
+        """Logits of maps [b, D, h, w] by each of several classifiers; each [b, C, h, w]."""
+        for weight, bias in zip(*heads, strict=True):
+            logits = torch.matmul(weight, maps.flatten(2)) + bias[:, None]
             yield logits.unflatten(2, maps.shape[2:])
 
-    def sampled(self, samples: int, seeds: list[int]) -> Iterator[Tensor]:
-        """The same on whole images; each [b, C, h, w]."""
-        maps = self.embedding()
-        for weight, bias in zip(*self._drawn(samples, seeds), strict=True):
-            yield torch.baddbmm(bias[..., None], weight, maps.flatten(2)).unflatten(2, maps.shape[2:])
-
-    def novelty(self, regions: Regions, rows: Tensor, numbers: Tensor) -> Tensor:
-        """How far the mean features of regions lie from everything labelled: [r]."""
-        return self.segmenter.novelty(self.average(regions, rows, numbers))
+    def frame(self) -> Tensor:
+        """Mean features of whole images: [b, D]."""
+        return self.segmenter.frames(self.image, self._slots)
 
     def credit(self, regions: Regions, rows: Tensor, numbers: Tensor, labels: Tensor, judge: Any) -> Tensor:
         """The change of mean IoU on the judge's pixels if one region alone were labelled: [r]."""
@@ -248,6 +250,13 @@ class ClosedFormSegmenter(Segmenter):
         self._fill(image, slots)
         return self._store.stack(slots).to(image.device)
 
+    def frames(self, image: Tensor, slots: list[int]) -> Tensor:
+        """Mean features of whole images: [B, 3, H, W] -> [B, D]."""
+        if not self._store.is_open:
+            return torch.cat([self.features(one[None]) for one in image]).mean((1, 2))
+        self._fill(image, slots)
+        return self._store.means(slots).to(image.device)
+
     def predict_batch(self, image: Tensor, index: Tensor) -> ClosedFormPrediction:
         """A prediction at the points that will be asked for."""
         everything, slots = self._store.everything(), (2 * index).tolist()
@@ -360,14 +369,6 @@ class ClosedFormSegmenter(Segmenter):
         """Classifiers under class means drawn from their posterior: [..., C, D] -> weights of that shape."""
         observations = self.counts / self.pixels_per_observation
         return discriminant.sample(self.moments, self.shrinkage, self.prior_power, observations, noise)
-
-    def novelty(self, vectors: Tensor) -> Tensor:
-        """sqrt(x' (sum of labelled x x')^-1 x), counted in observations: [r, D] -> [r]."""
-        second = self.moments.second() / self.pixels_per_observation
-        second = second + torch.eye(len(second)).to(second)
-        solved = torch.linalg.solve(second, vectors.double().T).T
-        squared: Tensor = (vectors.double() * solved).sum(1)
-        return squared.clamp(min=0).sqrt().to(vectors)
 
     def reward_pixels(self, batches: Iterable[Batch], number: int, generator: torch.Generator) -> RewardPixels:
         """A sample of the labelled pixels of the images that pay, drawn without replacement."""

@@ -89,16 +89,18 @@ def shrunk(within: Tensor, shrinkage: float) -> Tensor:
     return (1 - shrinkage) * within + (shrinkage * level + 1e-9 * level) * torch.eye(size).to(within)
 
 
-def solve(means: Tensor, spread: Tensor, priors: Tensor) -> Head:
+def solve(means: Tensor, factor: Tensor, priors: Tensor) -> Head:
     """The discriminants of classes that differ in their means alone.
 
     Args:
         means: [..., C, D].
-        spread: [..., D, D] covariance within classes.
+        factor: Cholesky factor of the covariance within classes: [..., D, D], or [D, D] for all of them.
         priors: [..., C], 0 for classes that are not there.
     """
-    factor = torch.linalg.cholesky(spread)
-    weight = torch.cholesky_solve(means.mT, factor).mT
+    if factor.dim() == 2:  # one factor for all: a single solve
+        weight = torch.cholesky_solve(means.reshape(-1, means.shape[-1]).mT, factor).mT.reshape(means.shape)
+    else:
+        weight = torch.cholesky_solve(means.mT, factor).mT
     bias = priors.clamp(min=1e-300).log() - (weight * means).sum(-1) / 2
     is_there = priors > 0
     return Head(weight * is_there[..., None], torch.where(is_there, bias, UNSEEN))
@@ -115,7 +117,7 @@ def fit(moments: Moments, shrinkage: float, prior_power: float) -> Head:
         [0, 1]
     """
     priors = class_priors(moments.counts, prior_power)
-    return solve(moments.means(), covariance(moments, priors, shrinkage), priors)
+    return solve(moments.means(), torch.linalg.cholesky(covariance(moments, priors, shrinkage)), priors)
 
 
 def sample(moments: Moments, shrinkage: float, prior_power: float, observations: Tensor, noise: Tensor) -> Head:
@@ -135,7 +137,7 @@ def sample(moments: Moments, shrinkage: float, prior_power: float, observations:
     factor = torch.linalg.cholesky(spread)
     known = observations.clamp(min=1)
     means = moments.means() + noise.double() @ factor.mT / known.sqrt()[:, None]
-    head = solve(means, spread.expand(*noise.shape[:-2], *spread.shape), priors.expand(noise.shape[:-1]))
+    head = solve(means, factor, priors.expand(noise.shape[:-1]))
     # noise makes means longer by D / observations: without this, classes that are hardly known would never be predicted
     return Head(head.weight, head.bias + noise.shape[-1] / (2 * known))
 
@@ -164,7 +166,7 @@ def fit_with_each(moments: Moments, pixels: Tensor, classes: Tensor, shrinkage: 
     within = torch.einsum("rc,cde->rde", share, moments.products)
     weighed = features * (member @ share[..., None])
     within = within + weighed.mT @ features - (means * priors[..., None]).mT @ means
-    return solve(means, shrunk(within, shrinkage), priors)
+    return solve(means, torch.linalg.cholesky(shrunk(within, shrinkage)), priors)
 
 
 def mean_iou(predicted: Tensor, classes: Tensor, num_classes: int) -> Tensor:

@@ -16,6 +16,7 @@ class FeatureStore:
     def __init__(self) -> None:
         self._cache: TensorCache | None = None
         self._keys: dict[int, int] = {}
+        self._means: dict[int, Tensor] = {}
         self._ram_bytes = 0
         self._of: tuple[object, ...] = ()  # what the features are of
         self._basis: Tensor | None = None  # what they were made by
@@ -37,7 +38,7 @@ class FeatureStore:
         """Make room for the features of a data set's images, unless it is there."""
         of = (data.dataset, data.height, data.width, shape)
         if not self.is_open or of[1:] != self._of[1:] or of[0] is not self._of[0] or not self._is_by(basis):
-            self._of, self._basis, self._keys = of, basis.detach().cpu().clone(), {}
+            self._of, self._basis, self._keys, self._means = of, basis.detach().cpu().clone(), {}, {}
             self._ram_bytes = ram_bytes
             self._cache = TensorCache(None, 2 * len(data.dataset), shape, torch.float32, ram_bytes)
 
@@ -62,6 +63,7 @@ class FeatureStore:
         """Keep an image's features: [h, w, D]."""
         assert self._cache is not None
         self._cache.put(slot, features)
+        self._means[slot] = features.mean((0, 1)).cpu()
 
     def key(self, slot: int, image: Tensor) -> int:
         """A number that tells an image [3, H, W] from all others by its pixels, whatever data set it is from."""
@@ -77,6 +79,10 @@ class FeatureStore:
         """Features of several images: [B, h, w, D]."""
         assert self._cache is not None
         return self._cache.stack(slots)
+
+    def means(self, slots: list[int]) -> Tensor:
+        """Mean features of whole images, which are all here: [B, D]."""
+        return torch.stack([self._means[slot] for slot in slots])
 
     def everything(self) -> Tensor | None:
         """All features without a copy, where they are in RAM: [slots, h, w, D]."""

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import lightning.pytorch as pl
 import torch
@@ -66,6 +66,13 @@ def inverse_sqrt_weights(frequencies: Tensor) -> Tensor:
     return weights / (weights * frequencies).sum()
 
 
+class Seeds(NamedTuple):
+    """What random draws of a look at images follow from: they must not depend on which images share a batch."""
+
+    step: int  # of what is drawn once for all images
+    images: list[int]  # of what is drawn for each image
+
+
 class Prediction:
     """What a segmenter says about a batch of images, and what else acquisition functions may ask it.
 
@@ -97,18 +104,15 @@ class Prediction:
         return regions.average(self.embedding(), rows, numbers)
 
     def sampled_at(
-        self, regions: Regions, rows: Tensor, numbers: Tensor, samples: int, seeds: list[int]
+        self, regions: Regions, rows: Tensor, numbers: Tensor, samples: int, seeds: Seeds
     ) -> Iterator[Tensor]:
         """What :meth:`sampled` gives, at regions; each [r, C, h, w]."""
         for logits in self.sampled(samples, seeds):
             yield regions.cut(logits, rows, numbers).values
 
-    def novelty(self, regions: Regions, rows: Tensor, numbers: Tensor) -> Tensor:
-        """How far regions lie from everything labelled, in feature space: [r]."""
-        raise ConfigError(
-            f"novelty needs a segmenter that keeps what it has learned from, such as ralseg.ClosedFormSegmenter; model "
-            f"{type(self.segmenter).__name__} does not"
-        )
+    def frame(self) -> Tensor:
+        """Mean of :meth:`embedding` over whole images: [b, D]."""
+        return self.embedding().mean((2, 3))
 
     def credit(self, regions: Regions, rows: Tensor, numbers: Tensor, labels: Tensor, judge: Any) -> Tensor:
         """The change of mean IoU on the judge's pixels if one region alone were labelled: [r].
@@ -125,12 +129,12 @@ class Prediction:
             f"ralseg.ClosedFormSegmenter; model {type(self.segmenter).__name__} cannot"
         )
 
-    def sampled(self, samples: int, seeds: list[int]) -> Iterator[Tensor]:
+    def sampled(self, samples: int, seeds: Seeds) -> Iterator[Tensor]:
         """Logits under random dropout, for BALD; each [b, C, h, w].
 
         Args:
             samples: Number of dropout masks.
-            seeds: One an image, so that results do not depend on which images share a batch.
+            seeds: What is drawn follows from these.
         """
         dropouts = [module for module in self.segmenter.modules() if isinstance(module, _DROPOUT) and 0 < module.p < 1]
         if not dropouts:
@@ -141,7 +145,7 @@ class Prediction:
         stride = self.segmenter.label_stride
         for sample in range(samples):
             rows = []
-            for row, seed in enumerate(seeds):
+            for row, seed in enumerate(seeds.images):
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(seed + sample)
                     for module in dropouts:

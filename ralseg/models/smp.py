@@ -15,7 +15,7 @@ from ralseg.data.datamodule import SegmentationData
 from ralseg.errors import ConfigError
 from ralseg.models import encoders
 from ralseg.models.feature_cache import FeatureCache
-from ralseg.models.segmenter import Prediction, Segmenter
+from ralseg.models.segmenter import Prediction, Seeds, Segmenter
 
 Architecture = Literal[
     "FPN", "Unet", "UnetPlusPlus", "MAnet", "Linknet", "PSPNet",
@@ -68,13 +68,13 @@ class SmpPrediction(Prediction):
         height, width = (-(-size // factor) for size in self.image.shape[-2:])
         return self._decoded[..., :height, :width]
 
-    def sampled(self, samples: int, seeds: list[int]) -> Iterator[Tensor]:
+    def sampled(self, samples: int, seeds: Seeds) -> Iterator[Tensor]:
         """Logits under random dropout of whole channels of the decoder's last map."""
         drop = self.segmenter.dropout
         if not 0 < drop < 1:
             raise ConfigError(f"BALD samples the decoder's dropout, but model.dropout is {drop}")
         channels = self._decoded.shape[1]
-        drawn = [torch.rand(samples, channels, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        drawn = [torch.rand(samples, channels, generator=torch.Generator().manual_seed(seed)) for seed in seeds.images]
         for kept in (torch.stack(drawn, 1) >= drop)[..., None, None]:
             thinned = self._decoded * (kept / (1 - drop)).to(self._decoded)
             yield self._finished(self.segmenter, self.image, thinned)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralseg.acquisition import features
+from ralseg.acquisition.candidates import Candidates
 from ralseg.acquisition.features import RegionFeatures
 from ralseg.acquisition.representation import Representation
 from ralseg.labels import RegionMaps
@@ -142,7 +143,9 @@ def test_one_class_regions_and_constant_entropy_give_finite_features():
     entropy = RegionMaps(torch.full((6, 9, 9), 0.5), None)
     regions = features.region_features(torch.zeros(6, 9, 9, dtype=torch.int64), entropy, 4, "3H")
     for kind in ("1H", "3H", "3H+KL", "summary"):
-        actions = Representation(kind, standardise=True).actions(regions, torch.zeros(0, 4), torch.Size([2, 3]))
+        actions = Representation(kind, standardise=True).actions(
+            Candidates(regions, torch.zeros(0, 4)), torch.Size([2, 3])
+        )
         assert actions.isfinite().all()
         assert (actions == 0).all()  # nothing tells them apart
 
@@ -153,7 +156,7 @@ def test_dimensions_are_what_is_announced(kind):
     regions = some_regions(6)
     if kind == "1H":
         regions = RegionFeatures(regions.histogram, regions.pooled[:, -64:], regions.moments)
-    actions = representation.actions(regions, random_histograms(0, 5, 4), torch.Size([2, 3]))
+    actions = representation.actions(Candidates(regions, random_histograms(0, 5, 4)), torch.Size([2, 3]))
     assert actions.shape == (2, 3, representation.num_action_features(4) + 1)
     if kind != "summary":
         assert regions.vector().shape[1] == representation.num_state_features(4)
@@ -171,8 +174,8 @@ def test_features_follow_their_region_when_candidates_are_permuted():
     moved = regions[order]
     labelled = random_histograms(1, 5, 4)
     for kind in ("3H+KL", "summary"):
-        one = Representation(kind, True).actions(regions, labelled, torch.Size([3, 4])).flatten(0, 1)
-        two = Representation(kind, True).actions(moved, labelled, torch.Size([3, 4])).flatten(0, 1)
+        one = Representation(kind, True).actions(Candidates(regions, labelled), torch.Size([3, 4])).flatten(0, 1)
+        two = Representation(kind, True).actions(Candidates(moved, labelled), torch.Size([3, 4])).flatten(0, 1)
         assert torch.allclose(one[order], two, atol=1e-4)
 
 

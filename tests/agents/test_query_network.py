@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from ralseg.acquisition.candidates import Candidates
 from ralseg.acquisition.features import KL_BINS, RegionFeatures
 from ralseg.acquisition.heuristics import Entropy, Uniform
 from ralseg.acquisition.policy import epsilon_greedy
@@ -73,7 +74,9 @@ def test_a_prior_keeps_the_order_of_its_long_tail():
     empty = torch.zeros(len(skewed), 1)
     regions = RegionFeatures(empty, empty, torch.zeros(len(skewed), 3), {"bald": skewed, "margin": -skewed})
     for prior in ("bald", "margin"):
-        column = Representation("1H", prior=prior).actions(regions, torch.zeros(0, 1), torch.Size([1, 403]))[0, :, -1]
+        column = Representation("1H", prior=prior).actions(
+            Candidates(regions, torch.zeros(0, 1)), torch.Size([1, 403])
+        )[0, :, -1]
         assert column[-3:].tolist() == sorted(set(column[-3:].tolist()))
         assert column[-1] > 4
 

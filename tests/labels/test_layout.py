@@ -18,7 +18,7 @@ from support.data import small_data
 from support.games import segmenter
 from support.layouts import Blobs, Hook, Images, TinyNet, Traced
 
-CLOSED_FORM_ONLY = {"novelty", "credit"}  # tests/models/test_closed_form.py has these
+CLOSED_FORM_ONLY = {"credit"}  # tests/models/test_closed_form.py has it
 OURS = tuple(
     name
     for name, function in MEASURES.items()

@@ -9,6 +9,7 @@ from ralseg.errors import ConfigError
 from ralseg.labels import GridLayout
 from ralseg.models import FPNSegmenter, Segmenter, SmpSegmenter
 from ralseg.models.feature_cache import FeatureCache
+from ralseg.models.segmenter import Seeds
 from support.layouts import Hook, Images, TinyNet
 
 NAMES = ("a", "b", "c")
@@ -97,7 +98,7 @@ def test_only_the_decoder_of_a_frozen_network_trains(arch):
 
 def samples_of(network: Segmenter, shown, seeds, number=3):
     with torch.no_grad():
-        return list(network.predict_batch(shown, torch.arange(len(shown))).sampled(number, seeds))
+        return list(network.predict_batch(shown, torch.arange(len(shown))).sampled(number, Seeds(0, seeds)))
 
 
 def check_samples(network: Segmenter):

@@ -1,0 +1,155 @@
+"""Agents that train a feature policy on whole games: what they share."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector
+
+from ralseg.acquisition.observation import Observation
+from ralseg.acquisition.policy import Needs, Policy
+from ralseg.agents.base import Agent, PlayedStep
+from ralseg.agents.feature_policy import FeaturePolicy, FeatureScore
+from ralseg.errors import ConfigError
+from ralseg.runtime import distributed
+
+POINTS = 100.0
+"""Gains of mean IoU are counted in points."""
+
+
+class FeatureAgent(Agent):
+    """Plays groups of blocks with a policy that does not change, then learns from all of them at once.
+
+    So the games of a group can be played at the same time, by ``trainer.actors``.
+
+    Args:
+        policy: What is learned.
+        block: Who plays the episodes of a block, which share theta_0 and every random draw.
+        blocks_per_update: Blocks in a group; each has a theta_0 and draws of its own.
+    """
+
+    policy: FeaturePolicy
+
+    def __init__(self, policy: FeaturePolicy, block: Sequence[str], blocks_per_update: int) -> None:
+        super().__init__()
+        if blocks_per_update < 1:
+            raise ConfigError(f"agent blocks_per_update={blocks_per_update} must be at least 1")
+        self.policy, self.block, self.learns_after_blocks = policy, list(block), blocks_per_update
+        self.gains: list[list[float]] = []  # of each episode of the group, step by step
+        self.is_complete = False
+        self.updates, self.seed = 0, 0
+
+    def build(self, class_names: tuple[str, ...], num_state_regions: int, steps_per_episode: int, seed: int) -> None:
+        """Make the policy's weights, and forget what another game has left."""
+        super().build(class_names, num_state_regions, steps_per_episode, seed)
+        self.gains, self.is_complete, self.updates, self.seed = [], False, 0, seed
+
+    # -- learning ---------------------------------------------------------------------------------
+
+    def remember(self, step: PlayedStep, following: Observation | None) -> None:
+        """Note what a step earned; a group is complete with the last step of its last episode."""
+        if step.step == 0:
+            self.gains.append([])
+        self.gains[-1].append(step.gain)
+        self.is_complete = following is None and len(self.gains) == len(self.block) * self.learns_after_blocks
+
+    def learn(self, optimizer: torch.optim.Optimizer) -> None:
+        """Learn once a group is complete."""
+        if not self.is_complete:
+            return
+        self.update(optimizer)
+        distributed.share(self.state_dict().values())
+        self.updates += 1
+        self.gains, self.is_complete = [], False
+
+    @abstractmethod
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Learn from the group."""
+
+    def areas(self) -> Tensor:
+        """Mean gain over the steps of each episode, in points: [blocks, members]."""
+        areas = [torch.tensor(gains, dtype=torch.float64).cumsum(0).mean() for gains in self.gains]
+        return POINTS * torch.stack(areas).reshape(self.learns_after_blocks, len(self.block))
+
+    def draw_of(self, block: int) -> int:
+        """The number of the draws that a block of the group has; see ``Episode.draw``."""
+        return self.updates * self.learns_after_blocks + block
+
+    # -- what is told and kept --------------------------------------------------------------------
+
+    def context(self) -> dict[str, Any]:
+        """Updates so far, and what each feature counts."""
+        return {"updates": self.updates, "weights": self.policy.weights()}
+
+    def rules(self) -> dict[str, Any]:
+        """The agent, its block, and the policy's options."""
+        return super().rules() | {"policy": self.policy.init_args(), "blocks_per_update": self.learns_after_blocks}
+
+    def memory(self) -> dict[str, Any]:
+        """What the group has earned so far."""
+        return {"gains": [list(gains) for gains in self.gains], "updates": self.updates}
+
+    def load_memory(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`memory` left off."""
+        self.gains, self.updates = [list(gains) for gains in state["gains"]], state["updates"]
+
+
+@dataclass(frozen=True)
+class Shifted(Policy):
+    """A feature policy with other weights.
+
+    Args:
+        policy: Whose features it reads.
+        weights: Gives all weights in a row, [P], once they are made.
+    """
+
+    policy: FeaturePolicy
+    weights: Callable[[], Tensor]
+
+    @property
+    def needs(self) -> Needs:  # type: ignore[override]  # a property in place of an attribute
+        """What the policy needs."""
+        return self.policy.needs
+
+    def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Scores by the other weights: [K, N]."""
+        net = FeatureScore(len(self.policy.names), self.policy.hidden)
+        set_weights(net, self.weights())
+        with torch.no_grad():
+            scores: Tensor = net(observation.actions[..., :-1])
+        return scores
+
+
+def all_weights(policy: FeaturePolicy) -> Tensor:
+    """All weights in a row, on the CPU: [P]."""
+    return parameters_to_vector(policy.net.parameters()).detach().cpu()
+
+
+@torch.no_grad()
+def set_weights(net: FeatureScore, weights: Tensor) -> None:
+    """Copy a row of weights [P] into a network."""
+    for weight, part in zip(net.parameters(), _parts(net, weights), strict=True):
+        weight.copy_(part)
+
+
+def set_gradient(net: FeatureScore, gradient: Tensor) -> None:
+    """Give a network's weights a gradient: [P]."""
+    for weight, part in zip(net.parameters(), _parts(net, gradient), strict=True):
+        weight.grad = part.to(weight, copy=True)
+
+
+def _parts(net: FeatureScore, row: Tensor) -> list[Tensor]:
+    """A row cut into the shapes of a network's weights."""
+    weights = list(net.parameters())
+    parts = row.split([weight.numel() for weight in weights])
+    return [part.reshape(weight.shape) for part, weight in zip(parts, weights, strict=True)]
+
+
+def check_above_zero(**options: float) -> None:
+    """Refuse options of an agent that must be above 0."""
+    for name, value in options.items():
+        if value <= 0:
+            raise ConfigError(f"agent {name}={value} must be above 0")

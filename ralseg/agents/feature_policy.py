@@ -1,0 +1,111 @@
+"""The feature policy: a small function of named features, which can be used on data with any classes."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ralseg.acquisition.observation import Observation
+from ralseg.acquisition.policy import Needs
+from ralseg.acquisition.representation import FeatureSet, Representation
+from ralseg.agents.base import LearnedPolicy
+from ralseg.errors import ConfigError
+from ralseg.runtime.seeding import stream_seed
+
+
+class FeatureScore(nn.Module):
+    """Scores regions by a weighted sum of their features, with weights that move as the budget is spent.
+
+    Args:
+        num_features: A, number of features.
+        hidden: Units of a hidden layer whose output is added; 0: the score is linear in the features.
+    """
+
+    def __init__(self, num_features: int, hidden: int = 0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_features))  # in the middle of the budget
+        self.drift = nn.Parameter(torch.zeros(num_features))  # how the weights change from its begin to its end
+        self.hidden = nn.Linear(num_features + 1, hidden) if hidden else None
+        if hidden:
+            self.out = nn.Parameter(torch.zeros(hidden))
+
+    def forward(self, actions: Tensor) -> Tensor:
+        """Scores of regions by time (share of the budget spent, less 1/2) and features: [..., 1 + A] -> [...]."""
+        time, features = actions[..., :1], actions[..., 1:]
+        score = features @ self.weight + (time * features) @ self.drift
+        return score if self.hidden is None else score + self.hidden(actions).tanh() @ self.out
+
+
+class FeaturePolicy(LearnedPolicy):
+    """A policy that reads named features, z-scored within the step, and how much of the budget is spent.
+
+    It knows neither the number nor the names of the classes, so it can be used on other data than it was trained on.
+
+    Args:
+        features: Names of features, see ``ralseg/acquisition/named_features.py``; ``general``: all that ralseg has.
+        hidden: Units of a hidden layer; 0: the score is linear in the features.
+        start: Weights of single features before anything is learned, ``{rarity: 1.0, bald: 1.0}``. None: none, so
+            that all regions are alike.
+
+    Example:
+        >>> policy = FeaturePolicy(["entropy", "novelty"], start={"entropy": 1.0})
+        >>> policy.build(("road", "sky"), num_state_regions=0, seed=0)
+        >>> seen = torch.tensor([[[-0.5, 1.0, 0.0, 0.0], [-0.5, 2.0, 0.0, 0.0]]])  # time, two features, the prior
+        >>> nothing = torch.zeros(1, 2)
+        >>> policy.scores(Observation(torch.zeros(0, 0), nothing, seen, nothing, nothing), torch.Generator()).tolist()
+        [[1.0, 2.0]]
+    """
+
+    public_path = "ralseg.FeaturePolicy"
+    net: FeatureScore
+
+    def __init__(
+        self, features: FeatureSet | list[str] = "general", hidden: int = 0, start: dict[str, float] | None = None
+    ) -> None:
+        super().__init__()
+        kind = features if isinstance(features, str) else tuple(features)
+        self.representation = Representation(kind, standardise=True, time=True)
+        names = self.representation.names
+        if not names:
+            raise ConfigError(
+                f"agent features {features!r} depend on the classes; give names of features, or 'general'"
+            )
+        unknown = [name for name in start or {} if name not in names]
+        if unknown:
+            raise ConfigError(
+                f"agent start names {', '.join(unknown)}, which is none of the features {', '.join(names)}"
+            )
+        if hidden < 0:
+            raise ConfigError(f"agent hidden={hidden} must be 0 (linear) or more")
+        self.hidden, self.start = hidden, dict(start or {})
+        self.needs = Needs(self.representation.measures, representation=self.representation)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its features."""
+        return self.representation.names
+
+    def init_args(self) -> dict[str, Any]:
+        """The arguments of this policy; names in full, whatever ``general`` will mean one day."""
+        return {"features": list(self.names), "hidden": self.hidden, "start": dict(self.start)}
+
+    def build(self, class_names: tuple[str, ...], num_state_regions: int, seed: int) -> None:
+        """Make the weights; they do not depend on the classes."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_seed(seed, "policy init"))
+            self.net = FeatureScore(len(self.names), self.hidden)
+        with torch.no_grad():
+            for name, weight in self.start.items():
+                self.net.weight[self.names.index(name)] = weight
+        self.eval()
+
+    @torch.no_grad()
+    def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Scores of all candidates: [K, N]."""
+        scores: Tensor = self.net(observation.actions[..., :-1].to(self.net.weight.device))
+        return scores.cpu()
+
+    def weights(self) -> dict[str, tuple[float, float]]:
+        """What each feature counts at the begin and at the end of the budget."""
+        begin, end = self.net.weight - self.net.drift / 2, self.net.weight + self.net.drift / 2
+        return {name: (float(begin[i]), float(end[i])) for i, name in enumerate(self.names)}
