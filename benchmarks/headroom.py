@@ -96,16 +96,21 @@ def theta_0(seed: int) -> str:
     return f"runs/camvid_cpu_pretrain/seed{seed}/checkpoints/best.ckpt"
 
 
-def write_splits(folder: Path, seed: int) -> Path:
+def write_splits(folder: Path, seed: int, weights: str | None = None) -> Path:
     """A file of sets: the rest of D_S and D_T, cut into what is acquired from and what is tested on.
 
     What theta_0 knows is in neither, and makes the train set.
+
+    Args:
+        folder: Where the file goes.
+        seed: Its day sequence is held out.
+        weights: theta_0, if it is not the study's of this seed.
     """
     published = json.loads((Path(os.environ["RALSEG_CAMVID"]) / "al_splits.json").read_text())
     names = sorted(published["state"] + published["train"])
     dusk = [name for name in names if name.startswith(DUSK)]
     held_out = {name for name in names if name.startswith(DAYS[seed % 2])} | set(dusk[len(dusk) // 2 :])
-    known = read_checkpoint(Path(theta_0(seed)))["ralseg"]["trained_on"]
+    known = read_checkpoint(Path(weights or theta_0(seed)))["ralseg"]["trained_on"]
     rest = [name for name in names if name not in known]
     sets = {
         "state": [],
