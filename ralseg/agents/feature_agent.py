@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from ralseg.acquisition.observation import Observation
 from ralseg.acquisition.policy import Needs, Policy
 from ralseg.agents.base import Agent, PlayedStep
 from ralseg.agents.feature_policy import FeaturePolicy, FeatureScore
+from ralseg.agents.loading import policy_alone
 from ralseg.errors import ConfigError
 from ralseg.runtime import distributed
+from ralseg.runtime.checkpoints import read_checkpoint
 
 POINTS = 100.0
 """Gains of mean IoU are counted in points."""
@@ -29,15 +32,19 @@ class FeatureAgent(Agent):
         policy: What is learned.
         block: Who plays the episodes of a block, which share theta_0 and every random draw.
         blocks_per_update: Blocks in a group; each has a theta_0 and draws of its own.
+        start_from: File of a policy with the same features, whose weights learning goes on from; None: begin anew.
     """
 
     policy: FeaturePolicy
 
-    def __init__(self, policy: FeaturePolicy, block: Sequence[str], blocks_per_update: int) -> None:
+    def __init__(
+        self, policy: FeaturePolicy, block: Sequence[str], blocks_per_update: int, start_from: str | None = None
+    ) -> None:
         super().__init__()
         if blocks_per_update < 1:
             raise ConfigError(f"agent blocks_per_update={blocks_per_update} must be at least 1")
         self.policy, self.block, self.learns_after_blocks = policy, list(block), blocks_per_update
+        self.start_from = start_from
         self.gains: list[list[float]] = []  # of each episode of the group, step by step
         self.is_complete = False
         self.updates, self.seed = 0, 0
@@ -45,7 +52,26 @@ class FeatureAgent(Agent):
     def build(self, class_names: tuple[str, ...], num_state_regions: int, steps_per_episode: int, seed: int) -> None:
         """Make the policy's weights, and forget what another game has left."""
         super().build(class_names, num_state_regions, steps_per_episode, seed)
+        if self.start_from is not None:
+            self.policy.load_state_dict(self._weights_of(self.start_from))
         self.gains, self.is_complete, self.updates, self.seed = [], False, 0, seed
+
+    def _weights_of(self, name: str) -> dict[str, Tensor]:
+        """The weights in a file of a policy like this one."""
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise ConfigError(f"agent start_from: no policy at {name!r}; `ralseg fit` writes policy.ckpt")
+        checkpoint = read_checkpoint(path)
+        saved = checkpoint.get("ralseg", {}).get("policy", {})
+        own, others = self.policy.init_args(), saved.get("init_args", {})
+        shape = ("features", "hidden")
+        if saved.get("class_path") != self.policy.public_path or any(own[key] != others.get(key) for key in shape):
+            raise ConfigError(
+                f"agent start_from: {name} holds no policy with these features and {own['hidden']} hidden units; give "
+                "the agent the features and hidden of that policy"
+            )
+        weights: dict[str, Tensor] = policy_alone(checkpoint)["state_dict"]
+        return weights
 
     # -- learning ---------------------------------------------------------------------------------
 
@@ -86,7 +112,8 @@ class FeatureAgent(Agent):
 
     def rules(self) -> dict[str, Any]:
         """The agent, its block, and the policy's options."""
-        return super().rules() | {"policy": self.policy.init_args(), "blocks_per_update": self.learns_after_blocks}
+        own = {"blocks_per_update": self.learns_after_blocks, "start_from": self.start_from}
+        return super().rules() | {"policy": self.policy.init_args()} | own
 
     def memory(self) -> dict[str, Any]:
         """What the group has earned so far."""

@@ -32,6 +32,8 @@ class GroupAdvantage(FeatureAgent):
         features: Names of features, see ``ralseg/acquisition/named_features.py``; ``general``: all that ralseg has.
         hidden: Units of the policy's hidden layer; 0: linear.
         start: Weights of single features at first, ``{rarity: 1.0, bald: 1.0}``; None: none.
+        start_from: File of a policy with the same features whose weights learning goes on from, from a cheaper game
+            for example; None: begin anew.
         deviation: Deviation of every weight at first.
         smallest_deviation: Deviations do not fall below this: something must be tried for something to be learned.
         group_size: Episodes in a group.
@@ -48,6 +50,7 @@ class GroupAdvantage(FeatureAgent):
         features: FeatureSet | list[str] = "general",
         hidden: int = 0,
         start: dict[str, float] | None = None,
+        start_from: str | None = None,
         deviation: float = 0.25,
         smallest_deviation: float = 0.05,
         group_size: int = 6,
@@ -57,7 +60,7 @@ class GroupAdvantage(FeatureAgent):
         check_above_zero(deviation=deviation, smallest_deviation=smallest_deviation)
         if group_size < 2:
             raise ConfigError(f"agent group_size={group_size} must be at least 2: a group compares episodes")
-        super().__init__(FeaturePolicy(features, hidden, start), [SAMPLED] * group_size, groups)
+        super().__init__(FeaturePolicy(features, hidden, start), [SAMPLED] * group_size, groups, start_from)
         self.deviation, self.smallest_deviation, self._optimizer = deviation, smallest_deviation, optimizer
         self.spread = 0.0
 

@@ -36,6 +36,8 @@ class PolicySearch(FeatureAgent):
         features: Names of features, see ``ralseg/acquisition/named_features.py``; ``general``: all that ralseg has.
         hidden: Units of the policy's hidden layer; 0: linear.
         start: Weights of single features at first, ``{rarity: 1.0, bald: 1.0}``; None: none.
+        start_from: File of a policy with the same features whose weights learning goes on from, from a cheaper game
+            for example; None: begin anew.
         deviation: Size of a push in the direction of each weight.
         pairs: Pairs of episodes before an update.
         average: Share of the new weights in the policy after each update; 1: the newest alone.
@@ -53,13 +55,14 @@ class PolicySearch(FeatureAgent):
         features: FeatureSet | list[str] = "general",
         hidden: int = 0,
         start: dict[str, float] | None = None,
+        start_from: str | None = None,
         deviation: float = 0.25,
         pairs: int = 6,
         average: float = 0.2,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=0.06),
     ) -> None:
         check_above_zero(deviation=deviation, average=average)
-        super().__init__(FeaturePolicy(features, hidden, start), [PLUS, MINUS], pairs)
+        super().__init__(FeaturePolicy(features, hidden, start), [PLUS, MINUS], pairs, start_from)
         self.deviation, self.average, self._optimizer = deviation, average, optimizer
         self.slope = 0.0
 
