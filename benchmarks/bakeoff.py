@@ -28,7 +28,7 @@ from ralseg.acquisition import Policy
 from ralseg.acquisition.heuristics import Uniform
 from ralseg.agents import QueryNetwork
 from ralseg.agents.loading import policy_alone
-from ralseg.agents.paired_blocks import Perturbed
+from ralseg.agents.perturbed import Perturbed
 from ralseg.commands import AcquireCLI, quiet_console, run_cli
 from ralseg.config import find_config, load_config, resolve_configs
 from ralseg.data import CamVid, SegmentationData

@@ -40,7 +40,8 @@ EPISODES, STEPS, PLAYS = 24, 8, 6
 
 def paper(**options: Any) -> Agent:
     """The paper's algorithm, its rewards in points."""
-    fixed: dict[str, Any] = {"epsilon_decay": 60.0, "reward_scale": 100.0}
+    numbers = {"norm": "batch", "time": False, "dueling": False, "gamma": 0.999, "clip_targets": False}
+    fixed: dict[str, Any] = {"epsilon_decay": 60.0, "reward_scale": 100.0, **numbers}
     return DQN(**(fixed | options), optimizer=lambda p: torch.optim.Adam(p, lr=5e-4, weight_decay=1e-3))
 
 

@@ -1,5 +1,6 @@
 """The agent: what every way of learning a policy has in common."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class PlayedStep:
     picked: Tensor  # [K] position in the pool
     largest_value: float = 0.0  # of the scores that the choice followed from
     lesson: Tensor | None = None  # [K, N] what the agent's teacher says of every candidate
+    score: float = math.nan  # mean IoU on the reward set after the step
 
 
 class LearnedPolicy(nn.Module, Policy):

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor
 
 from ralseg.acquisition.observation import Observation
-from ralseg.acquisition.policy import Needs, Policy
+from ralseg.acquisition.policy import Policy
 from ralseg.acquisition.representation import FeatureSet, Prior
 from ralseg.agents.base import Episode, PlayedStep
+from ralseg.agents.perturbed import Perturbed
 from ralseg.agents.query_agent import QueryAgent
 from ralseg.agents.query_network import QueryNetwork
 from ralseg.agents.replay import Minibatch, StepMemory, collate
@@ -162,35 +162,3 @@ class PairedBlocks(QueryAgent):
         super().load_memory(state)
         self.played = [PlayedStep(**step) for step in state["played"]]
         self.num_returns, self.sum_squares = state["returns"]
-
-
-class Perturbed(Policy):
-    """A policy pushed in a random direction of feature space, to learn how return changes there.
-
-    Args:
-        policy: The policy to perturb.
-        strength: Size of the push in standard deviations of the policy's own scores.
-        generator: Draws the direction; the same one with ``sign`` -1 gives the antithetic counterpart.
-        sign: 1 or -1.
-    """
-
-    def __init__(self, policy: Policy, strength: float, generator: torch.Generator, sign: int) -> None:
-        self.policy, self.strength, self.sign = policy, strength, sign
-        self.needs: Needs = policy.needs
-        self.direction_seed = int(torch.randint(2**62, (), generator=generator))
-
-    def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Standardised scores plus a random linear function of the features."""
-        own = self.policy.scores(observation, generator)
-        actions = observation.actions.cpu().flatten(0, 1)
-        direction = torch.randn(
-            actions.shape[1], generator=torch.Generator().manual_seed(self.direction_seed), dtype=actions.dtype
-        )
-        push = ((actions - actions.mean(0)) @ direction).reshape(own.shape)
-        return _unit(own) + self.sign * self.strength * _unit(push)
-
-
-def _unit(values: Tensor) -> Tensor:
-    """Zero mean and unit deviation; a constant stays at zero."""
-    centred = values - values.mean()
-    return centred / centred.std(correction=0).clamp(min=1e-8)

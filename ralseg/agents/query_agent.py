@@ -113,10 +113,15 @@ class QueryAgent(Agent):
         """Draw what the next update learns from."""
 
     def draw_transitions(self, generator: torch.Generator) -> Minibatch:
-        """Draw single sub-actions, each with its own target."""
+        """Draw single sub-actions, each with its own target; where pools are kept, each comes with its pool."""
         drawn = self.replay.sample(self.batch_size, generator)
-        rows = [(step, step.chosen[k : k + 1], k) for step, k in drawn]
-        return collate(rows, len(self.replay.steps), self.device)
+        experience = len(self.replay.steps)
+        pools = [step.pools[k] for step, k in drawn if step.pools is not None]
+        if len(pools) < len(drawn):
+            return collate([(step, step.chosen[k : k + 1], k) for step, k in drawn], experience, self.device)
+        rows = [(step, pool, k) for (step, k), pool in zip(drawn, pools, strict=True)]
+        picked = [int(step.picked[k]) for step, k in drawn if step.picked is not None]
+        return collate(rows, experience, self.device, picked)
 
     def target_values(self, batch: Minibatch) -> Tensor:
         """The value that each row of sub-actions should have: [B]."""
@@ -124,7 +129,7 @@ class QueryAgent(Agent):
 
     def predicted_values(self, batch: Minibatch) -> Tensor:
         """The value that the network gives to each sub-action: [B, M]."""
-        return self.policy.values(self.policy.net, batch.states, batch.which, batch.actions)
+        return self.policy.values(self.policy.net, batch.states, batch.which, batch.actions, batch.real)
 
     def error(self, predicted: Tensor, target: Tensor) -> Tensor:
         """Distance of predictions [B] from their targets [B]."""

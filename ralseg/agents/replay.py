@@ -1,6 +1,8 @@
 """Experience replay: decomposed transitions that share the tensors of their step, and minibatches of them."""
 
+import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -14,6 +16,11 @@ class StepMemory:
 
     ``value`` is the known part of the return; what follows it is ``discount`` times the value of the
     ``next_*`` tensors, or nothing where those are None (end of an episode, or no bootstrapping).
+
+    Example:
+        >>> seen, after = torch.zeros(5, 9), torch.zeros(2, 3, 7)
+        >>> len(StepMemory(seen, after[:, 0], value=1.0, discount=0.9, next_state=seen, next_actions=after))
+        2
     """
 
     state: Tensor  # [R_S, F]
@@ -22,6 +29,9 @@ class StepMemory:
     discount: float
     next_state: Tensor | None = None  # [R_S, F]
     next_actions: Tensor | None = None  # [K', N', A + 1] the pools of the next step
+    steps_left: float = math.inf  # steps of the episode from the next state on; inf: not known
+    pools: Tensor | None = None  # [K, N, A + 1] what could have been chosen; None: not kept
+    picked: Tensor | None = None  # [K] position of each sub-action in its pool
 
     def value_of(self, k: int) -> float:
         """The known part of the return of one of them."""
@@ -109,35 +119,55 @@ class Minibatch(NamedTuple):
     states: Tensor  # [U, R_S, F]
     which: Tensor  # [B]
     actions: Tensor  # [B, M, A + 1]
-    counts: Tensor  # [B, M] 1, or 0 for what only fills up a row
+    real: Tensor  # [B, M] 1, or 0 for what only fills up a row
+    counts: Tensor  # [B, M] 1 for the sub-actions whose mean has the target
     value: Tensor  # [B]
     discount: Tensor  # [B]
     goes_on: Tensor  # [B] bool: whether anything follows
     next_states: Tensor  # [V, R_S, F]
     next_which: Tensor  # [b] the rows that go on
     next_actions: Tensor  # [b, N, A + 1]
+    next_real: Tensor  # [b, N] 1, or 0 for what only fills up a pool
+    steps_left: Tensor  # [b] steps of the episode from the next state on
     experience: Tensor  # [] number of steps in the replay
 
 
-def collate(rows: list[tuple[StepMemory, Tensor, int]], experience: int, device: torch.device) -> Minibatch:
+def collate(
+    rows: list[tuple[StepMemory, Tensor, int]],
+    experience: int,
+    device: torch.device,
+    counted: Sequence[int] | None = None,
+) -> Minibatch:
     """Put transitions together.
 
     Args:
         rows: For each row its step, the features [M, A + 1] of its sub-actions, and the number of its pool.
         experience: Number of steps in the replay.
         device: Where the network is.
+        counted: For each row, the one sub-action that has the target; None: all have it in common.
+
+    Example:
+        >>> step = StepMemory(torch.zeros(5, 9), torch.zeros(2, 7), value=1.0, discount=0.9)
+        >>> collate([(step, step.chosen, 0)], 1, torch.device("cpu")).actions.shape
+        torch.Size([1, 2, 7])
     """
     states, which = _each_once([step.state for step, *_ in rows])
     going_on = [(step, k) for step, _, k in rows if step.next_actions is not None]
     next_states, next_which = _each_once([s.next_state for s, _ in going_on if s.next_state is not None])
     pools = [s.next_actions[k % len(s.next_actions)] for s, k in going_on if s.next_actions is not None]
     goes_on = torch.tensor([step.next_actions is not None for step, *_ in rows])
-    most = max(len(actions) for _, actions, _ in rows)
-    counts = torch.stack([(torch.arange(most) < len(actions)).float() for _, actions, _ in rows])
+    actions = [actions for _, actions, _ in rows]
+    real = _real(actions)
+    if counted is None:
+        counts = real
+    else:
+        counts = torch.zeros_like(real)
+        counts[torch.arange(len(rows)), torch.tensor(counted)] = 1.0
     batch = Minibatch(
         states,
         which,
-        _stack_pools([actions for _, actions, _ in rows]),
+        _stack_pools(actions),
+        real,
         counts,
         torch.tensor([step.value_of(k) for step, _, k in rows]),
         torch.tensor([step.discount for step, *_ in rows]),
@@ -145,6 +175,8 @@ def collate(rows: list[tuple[StepMemory, Tensor, int]], experience: int, device:
         next_states,
         next_which,
         _stack_pools(pools),
+        _real(pools),
+        torch.tensor([float(step.steps_left) for step, _ in going_on]),
         torch.tensor(float(experience)),
     )
     return Minibatch(*(tensor.to(device) for tensor in batch))
@@ -169,3 +201,9 @@ def _stack_pools(pools: list[Tensor]) -> Tensor:
         return torch.empty(0)
     size = max(map(len, pools))
     return torch.stack([torch.cat([pool, pool[:1].expand(size - len(pool), -1)]) for pool in pools])
+
+
+def _real(pools: list[Tensor]) -> Tensor:
+    """1 for the regions of each pool, 0 for what `_stack_pools` fills it up with: [len(pools), N]."""
+    sizes = torch.tensor([len(pool) for pool in pools], dtype=torch.int64)
+    return (torch.arange(int(sizes.max()) if len(pools) else 0) < sizes[:, None]).float()

@@ -303,7 +303,15 @@ class FitSession(Session):
         lesson = seen.measures[self.agent.teacher] if self.agent.teacher is not None else None
         largest = float(choice.values.abs().max())
         return PlayedStep(
-            self.episode.member, step, gain, seen.state, seen.actions, choice.picked[:, 0], largest, lesson
+            self.episode.member,
+            step,
+            gain,
+            seen.state,
+            seen.actions,
+            choice.picked[:, 0],
+            largest,
+            lesson,
+            self.scores[-1],
         )
 
     def _teach(self, step: PlayedStep, following: Observation | None) -> None:

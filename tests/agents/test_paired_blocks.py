@@ -5,7 +5,7 @@ import torch
 
 from ralseg.acquisition.heuristics import Entropy
 from ralseg.agents import Episode, PairedBlocks
-from ralseg.agents.paired_blocks import Perturbed
+from ralseg.agents.perturbed import Perturbed
 from ralseg.agents.replay import collate
 from ralseg.errors import ConfigError
 from support.agents import built, memory, network, observation

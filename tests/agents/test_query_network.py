@@ -1,6 +1,7 @@
 """The query network: shapes, the paper's layers, and priors."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from ralseg.acquisition.heuristics import Entropy, Uniform
 from ralseg.acquisition.policy import epsilon_greedy
 from ralseg.acquisition.representation import Representation
 from ralseg.agents import QueryNetwork
+from ralseg.agents.loading import policy_alone
+from ralseg.agents.replay import collate
 from ralseg.errors import ConfigError
-from support.agents import STATE_REGIONS, network, observation
+from support.agents import STATE_REGIONS, memory, network, observation
 
 ANY = torch.Generator()
 
@@ -57,13 +60,102 @@ def test_paths_can_be_switched_off(use_state, use_gate):
     assert policy.needs.state == use_state
 
 
+def keys_of_layer(name, position, batch_norm) -> list[str]:
+    """Names of a layer's weights, as files have them."""
+    normed = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"] if batch_norm else []
+    linear = position + batch_norm
+    return [*(f"{name}.0.{key}" for key in normed), f"{name}.{linear}.weight", f"{name}.{linear}.bias"]
+
+
+@pytest.mark.parametrize("batch_norm", [True, False])
+def test_policies_of_earlier_files_load(batch_norm):
+    about = {  # as a checkpoint of 2026-10 has it
+        "features": "3H+KL",
+        "standardise": False,
+        "use_state": True,
+        "use_gate": True,
+        "linear": False,
+        "batch_norm": batch_norm,
+        "prior": "entropy",
+        "prior_weight": 0.0,
+    }
+    policy = network(**about)
+    layers = [*(f"state_regions.{i}" for i in range(3)), "state_set", *(f"action.{i}" for i in range(3))]
+    expected = [key for name in layers for key in keys_of_layer(f"net.{name}", 1, batch_norm)]
+    expected += [*keys_of_layer("net.score", 0, batch_norm), *keys_of_layer("net.gate", 1, batch_norm)]
+    assert list(policy.state_dict()) == expected
+    assert policy.norm == ("batch" if batch_norm else "none")
+    assert "batch_norm" not in policy.init_args()
+    again = network(seed=3, **policy.init_args())
+    again.load_state_dict(policy.state_dict())
+    seen = observation(policy)
+    assert torch.equal(again.scores(seen, ANY), policy.scores(seen, ANY))
+
+
+def test_policies_of_the_study_load():
+    files = sorted((Path(__file__).parents[2] / "docs" / "study").glob("*/policy*.ckpt"))
+    assert files
+    for file in files:
+        saved = torch.load(file, weights_only=True)
+        about = saved["ralseg"]["policy"]
+        policy = QueryNetwork(**about["init_args"])
+        policy.build(tuple(about["fits"]["class_names"]), about["fits"].get("num_state_regions", 0), seed=0)
+        policy.load_state_dict(policy_alone(saved)["state_dict"])
+
+
+def test_a_dueling_value_is_that_of_the_state_plus_the_advantage_within_the_pool():
+    policy = network(dueling=True, time=True, prior_weight=0.5)
+    seen = observation(policy)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.net.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    seen.actions[..., 0] = -0.3
+    values = policy.scores(seen, ANY)
+    embedding = policy.net.state_set(policy.net.state_regions(seen.state).reshape(1, -1))
+    value = policy.net.value(torch.cat([embedding, torch.tensor([[-0.3]])], 1)).detach()
+    assert torch.allclose(values.mean(1), value[0].expand(6), atol=1e-5)  # the same state for all pools
+    plain = network(time=True)
+    plain.net.load_state_dict({k: v for k, v in policy.net.state_dict().items() if not k.startswith("value")})
+    score = plain.scores(seen, ANY) + 0.5 * seen.actions[..., -1]
+    assert torch.allclose(values - values.mean(1, keepdim=True), score - score.mean(1, keepdim=True), atol=1e-5)
+    later = replace(seen, actions=seen.actions.clone())
+    later.actions[..., 0] = 0.4
+    assert not torch.allclose(policy.scores(later, ANY).mean(1), values.mean(1), atol=1e-3)
+
+
+def test_what_fills_up_a_pool_changes_no_dueling_value():
+    policy = network(dueling=True)
+    with torch.no_grad():
+        policy.net.score[-1].weight.normal_(generator=torch.Generator().manual_seed(0))
+    small, large = memory(policy, 0, size=3), memory(policy, 1, size=5)
+    rows = [(small, small.pools[0], 0), (large, large.pools[0], 0)]
+    batch = collate(rows, 2, torch.device("cpu"), [0, 0])
+    zero = torch.zeros(1, dtype=torch.int64)
+    with torch.no_grad():
+        padded = policy.values(policy.net, batch.states, batch.which, batch.actions, batch.real)[0, :3]
+        alone = policy.values(policy.net, small.state[None], zero, small.pools[:1])[0]
+        after = policy.values(policy.net, batch.next_states, batch.next_which, batch.next_actions, batch.next_real)[
+            0, :3
+        ]
+        after_alone = policy.values(policy.net, small.next_state[None], zero, small.next_actions[:1])[0]
+    assert torch.allclose(padded, alone, atol=1e-5)
+    assert torch.allclose(after, after_alone, atol=1e-5)
+
+
+def test_named_features_without_a_state_path_fit_any_classes():
+    policy = network(features="general", standardise=True, use_gate=False, use_state=False)
+    assert policy.fits() == {}
+    again = QueryNetwork(**policy.init_args())
+    again.build(("only",), 0, seed=1)
+    again.load_state_dict(policy.state_dict())
+
+
 def test_prior_alone_ranks_like_entropy():
     policy = network(prior_weight=0.5)
     seen = observation(policy)
     assert torch.allclose(policy.scores(seen, ANY), 0.5 * seen.entropy)
-    linear = network(
-        features="summary", use_gate=False, use_state=False, linear=True, batch_norm=False, prior_weight=1.0
-    )
+    linear = network(features="summary", use_gate=False, use_state=False, linear=True, norm="none", prior_weight=1.0)
     seen = observation(linear)
     assert torch.equal(linear.scores(seen, ANY).argmax(1), seen.entropy.argmax(1))
     assert sum(p.numel() for p in linear.net.parameters()) == 4 + 8 + 1

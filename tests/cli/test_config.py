@@ -165,6 +165,22 @@ def test_every_shipped_config_loads(name, folder):
     assert load_config(name.removesuffix(".yaml")) == content
 
 
+def agent_of(name) -> dict:
+    return load_config(name)["agent"]["init_args"]
+
+
+def test_the_dqns_differ_in_values_not_in_keys_so_that_one_can_replace_the_other(folder):
+    ours, paper = agent_of("agent/dqn.yaml"), agent_of("agent/dqn_paper.yaml")
+    assert ours.keys() == paper.keys()
+    assert agent_of("camvid_dqn.yaml") == ours
+    assert agent_of("camvid_dqn_paper.yaml") == paper
+    assert agent_of("camvid_cpu_dqn_paper.yaml") == paper | {"epsilon_decay": 400.0, "reward_scale": 100.0}
+    assert agent_of("camvid_cpu_dqn_released.yaml") == agent_of("agent/dqn_released.yaml")
+    city = agent_of("cityscapes_dqn_paper.yaml")
+    assert city["optimizer"]["init_args"] == paper["optimizer"]["init_args"] | {"lr": 1e-4}
+    assert city == paper | {"replay_size": 3200, "optimizer": city["optimizer"]}
+
+
 PARTS = {"data": "pretrain", "segmenter": "pretrain", "agent": "fit"}
 """The command that takes the parts in each folder of configs."""
 

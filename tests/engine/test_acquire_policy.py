@@ -12,7 +12,7 @@ from ralseg.labels import GridLayout
 from support.data import make_folder, small_data
 from support.games import acquire, dqn, final, game, play, segmenter, selected
 
-LINEAR = {"features": "summary", "use_gate": False, "use_state": False, "linear": True, "batch_norm": False}
+LINEAR = {"features": "summary", "use_gate": False, "use_state": False, "linear": True, "norm": "none"}
 
 
 @pytest.mark.parametrize("prior", ["entropy", "margin", "bald"])

@@ -19,7 +19,7 @@ from ralseg.runtime.checkpoints import read_checkpoint
 from support.data import small_data
 from support.games import acquire, assert_same, blocks, dqn, everything, game, play, segmenter
 
-SUMMARY = {"features": "summary", "use_gate": False, "use_state": False, "batch_norm": False}
+SUMMARY = {"features": "summary", "use_gate": False, "use_state": False, "norm": "none"}
 
 
 def test_lightning_still_has_what_the_loop_overrides():
@@ -266,7 +266,7 @@ def test_bootstrapped_values_that_drift_are_told_once(tmp_path, caplog, agent, l
         learner._warn_of_drift(1e6)
     told = [record.getMessage() for record in caplog.records if "have drifted" in record.getMessage()]
     assert len(told) == is_told
-    assert all("updates the query network" in message and "ralseg.PairedBlocks" in message for message in told)
+    assert all("updates the query network" in message and "agent ralseg.PairedBlocks" in message for message in told)
 
 
 def test_flags_that_break_the_game_are_refused(tmp_path):

@@ -37,4 +37,5 @@ def observation(policy: QueryNetwork, pools=6, size=3, seed=0) -> Observation:
 def memory(policy: QueryNetwork, seed, value=1.0, follow=True, size=3, pools=2) -> StepMemory:
     seen, after = observation(policy, pools, size, seed), observation(policy, pools, size, seed + 100)
     following = (after.state, after.actions) if follow else (None, None)
-    return StepMemory(seen.state, seen.actions[:, 0], value, 0.9, *following)
+    known = {"pools": seen.actions, "picked": torch.zeros(pools, dtype=torch.int64)} if policy.dueling else {}
+    return StepMemory(seen.state, seen.actions[:, 0], value, 0.9, *following, **known)
