@@ -115,7 +115,7 @@ def table(folder: Path, out: Path) -> None:
         alone = forecast(steps, folds, [column])
         rows.append((float(lost.mean()), f"| `{name}` | {interval(alone)} | {interval(lost)} |"))
     lines = [
-        f"{EPISODES} games, {len(steps)} steps of 240 candidates; theta_0s of a fifth of the games are held out. "
+        f"{EPISODES} games, {len(steps)} steps of 240 candidates; theta_0s of a fifth of the games are held\nout. "
         f"Intervals of 95 % over games.\n",
         f"All {len(GENERAL)} features together: {interval(everything)}\n",
         "| feature | forecasts alone | is lost without it |\n|---|---|---|",

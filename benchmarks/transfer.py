@@ -80,7 +80,7 @@ def main() -> None:
                 rows.append([correlation(one[:, i], other[:, i]) for i in range(len(GENERAL))])
     means = np.nanmean(np.array(rows), 0)
     lines = [
-        f"Correlation of each feature on the FPN with the same one in the closed form: mean of {len(rows)} steps, "
+        f"Correlation of each feature on the FPN with the same one in the closed form: mean of\n{len(rows)} steps, "
         f"theta_0s of seeds {asked.seeds}.\n",
         "| feature | correlation |\n|---|---|",
         *(f"| `{GENERAL[i]}` | {means[i]:+.2f} |" for i in np.argsort(-means)),
