@@ -15,6 +15,7 @@ Needs theta_0s: `ralseg pretrain --config camvid_cpu_pretrain.yaml --seeds ...` 
 
 import argparse
 import contextlib
+import csv
 import io
 import json
 import tempfile
@@ -37,6 +38,7 @@ ITERATIONS = 100
 """Of a final training of the FPN."""
 RATE = 2e-3
 FOLDERS = {"fpn": "runs/camvid_cpu_pretrain", "closed": "runs/camvid_closed_pretrain"}
+GAMES = {"fpn": "FPN after final trainings", "closed": "Closed form"}
 DRAWS = 10_000
 
 
@@ -150,20 +152,44 @@ def table(asked: argparse.Namespace, root: Path) -> None:
     budgets = asked.budgets
     found = {method: read(root, method, budgets) for method in methods}
     common = set.intersection(*(set(cells) for cells in found.values()))
-    print(f"{asked.game}, {asked.on}: {len(common)} theta_0s that all methods played from; points of mean IoU\n")
-    print(f"| method | {' | '.join(map(str, budgets))} | area | - uniform |\n|---|{'---|' * (len(budgets) + 2)}")
+    lines = [
+        f"{GAMES[asked.game]}, {asked.on.replace('_', ' ')}: {len(common)} theta_0s that all methods played from;\n"
+        "points of mean IoU, differences with 95 % intervals.\n",
+        f"| method | {' | '.join(map(str, budgets))} | area | - uniform |\n|---|{'---|' * (len(budgets) + 2)}",
+    ]
     uniform = areas(found["uniform"], budgets)
     for method, cells in found.items():
         own = {seed: cells[seed] for seed in sorted(common)}
         means = np.mean([np.mean(list(scores.values()), 0) for scores in own.values()], 0)
         beyond = "" if method == "uniform" else difference(areas(own, budgets), uniform)
         line = " | ".join(f"{mean:.2f}" for mean in means)
-        print(f"| {method} | {line} | {area(budgets, list(means)):.2f} | {beyond} |")
+        lines.append(f"| {method} | {line} | {area(budgets, list(means)):.2f} | {beyond} |")
     if asked.pairs:
-        print("\n| area of | less that of | difference |\n|---|---|---|")
+        lines.append("\n| area of | less that of | difference |\n|---|---|---|")
     for pair in filter(None, asked.pairs.split(",")):
         first, second = pair.split(":")
-        print(f"| {first} | {second} | {difference(areas(found[first], budgets), areas(found[second], budgets))} |")
+        beyond = difference(areas(found[first], budgets), areas(found[second], budgets))
+        lines.append(f"| {first} | {second} | {beyond} |")
+    text = "\n".join(lines)
+    print(text)
+    if asked.out:
+        write(Path(asked.out), f"{asked.game}_{asked.on}", text, found, budgets)
+
+
+def write(
+    out: Path, name: str, text: str, found: dict[str, dict[int, dict[int, list[float]]]], budgets: list[int]
+) -> None:
+    """Keep the tables and every score that they are made of."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / f"{name}.md", text + "\n")
+    with (out / f"{name}.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["method", "policy", "theta_0", "budget", "test_miou"])
+        for method, cells in found.items():
+            for seed, own in sorted(cells.items()):
+                for policy, scores in sorted(own.items()):
+                    for budget, score in zip(budgets, scores, strict=True):
+                        writer.writerow([method, policy, seed, budget, f"{score:.4f}"])
 
 
 def methods_of(text: str) -> dict[str, list[str]]:
@@ -185,6 +211,7 @@ def main() -> None:
     parser.add_argument("--cross", action="store_true", help="every policy plays from every theta_0")
     parser.add_argument("--part", default="0/1", help="of the theta_0s")
     parser.add_argument("--folder", default="runs/agents")
+    parser.add_argument("--out", default="", help="where the table and all scores are kept")
     asked = parser.parse_args()
     asked.seeds, asked.methods = list(map(int, asked.seeds.split(","))), methods_of(asked.methods)
     asked.budgets = list(map(int, asked.budgets.split(",")))
