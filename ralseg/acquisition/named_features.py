@@ -202,12 +202,15 @@ def divergence_candidates(candidates: Candidates) -> Tensor:
 
 
 def _scaled(candidates: Candidates, name: str) -> tuple[Tensor, Tensor]:
-    """An embedding of candidates and of what is known, in deviations of the candidates': [R, D], [L + M, D]."""
+    """An embedding of candidates and of what is known, in deviations of the candidates': [R, D], [L + M, D].
+
+    Channels in which candidates do not differ count nothing: divided by next to nothing, they would drown all others.
+    """
     own, known = candidates.seen.measures[name], candidates.measures.get(name)
     deviation, mean = torch.std_mean(own, 0, correction=0)
-    deviation = deviation.clamp(min=1e-6)
+    scale = torch.where(deviation > 1e-6, 1 / deviation, 0.0)
     known = own.new_empty(0, own.shape[1]) if known is None else known
-    return (own - mean) / deviation, (known - mean) / deviation
+    return (own - mean) * scale, (known - mean) * scale
 
 
 def _nearest(candidates: Candidates, name: str) -> Tensor:

@@ -9,8 +9,9 @@ from ralseg.acquisition.features import standardised
 from ralseg.acquisition.observation import Observation
 from ralseg.acquisition.representation import FeatureSet
 from ralseg.agents.base import POLICY, PlayedStep
-from ralseg.agents.feature_agent import FeatureAgent, check_above_zero, set_weights
+from ralseg.agents.feature_agent import FeatureAgent, check_above_zero, check_at_least_one, check_share, set_weights
 from ralseg.agents.feature_policy import FeaturePolicy
+from ralseg.errors import ConfigError
 
 
 class CreditRegression(FeatureAgent):
@@ -47,7 +48,11 @@ class CreditRegression(FeatureAgent):
         epsilon: float = 0.1,
         episodes_per_update: int = 4,
     ) -> None:
-        check_above_zero(shrinkage=shrinkage, forget=forget)
+        check_above_zero(shrinkage=shrinkage)
+        check_share(forget=forget)
+        check_at_least_one(episodes_per_update=episodes_per_update)
+        if not 0 <= epsilon <= 1:
+            raise ConfigError(f"agent epsilon={epsilon} must lie in [0, 1]")
         super().__init__(FeaturePolicy(features, 0, start), [POLICY], episodes_per_update)
         self.shrinkage, self.forget, self._epsilon = shrinkage, forget, epsilon
         self.correlation = 0.0
@@ -77,7 +82,8 @@ class CreditRegression(FeatureAgent):
         time, features = step.actions[..., :1].flatten(0, 1).double(), step.actions[..., 1:-1].flatten(0, 1).double()
         inputs = torch.cat([features, time * features], 1)
         worth = standardised(step.lesson.flatten()[:, None].double())[:, 0]
-        forecast = self.policy.net(step.actions[..., :-1].flatten(0, 1)).detach().double()
+        seen = step.actions[..., :-1].flatten(0, 1).to(self.policy.net.weight.device)
+        forecast = self.policy.net(seen).detach().cpu().double()
         self.correlation += 0.02 * (_correlation(forecast, worth) - self.correlation)
         self.gram += (inputs.T @ inputs).to(self.gram) / len(inputs)
         self.cross += (inputs.T @ worth).to(self.cross) / len(inputs)

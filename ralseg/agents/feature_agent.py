@@ -41,8 +41,6 @@ class FeatureAgent(Agent):
         self, policy: FeaturePolicy, block: Sequence[str], blocks_per_update: int, start_from: str | None = None
     ) -> None:
         super().__init__()
-        if blocks_per_update < 1:
-            raise ConfigError(f"agent blocks_per_update={blocks_per_update} must be at least 1")
         self.policy, self.block, self.learns_after_blocks = policy, list(block), blocks_per_update
         self.start_from = start_from
         self.gains: list[list[float]] = []  # of each episode of the group, step by step
@@ -180,3 +178,17 @@ def check_above_zero(**options: float) -> None:
     for name, value in options.items():
         if value <= 0:
             raise ConfigError(f"agent {name}={value} must be above 0")
+
+
+def check_at_least_one(**options: int) -> None:
+    """Refuse options of an agent that must be 1 or more."""
+    for name, value in options.items():
+        if value < 1:
+            raise ConfigError(f"agent {name}={value} must be at least 1")
+
+
+def check_share(**options: float) -> None:
+    """Refuse shares that are none: options of an agent that must lie above 0 and not above 1."""
+    for name, value in options.items():
+        if not 0 < value <= 1:
+            raise ConfigError(f"agent {name}={value} must lie in (0, 1]")

@@ -107,5 +107,6 @@ class FeaturePolicy(LearnedPolicy):
 
     def weights(self) -> dict[str, tuple[float, float]]:
         """What each feature counts at the begin and at the end of the budget."""
-        begin, end = self.net.weight - self.net.drift / 2, self.net.weight + self.net.drift / 2
+        weight, half = self.net.weight.detach(), self.net.drift.detach() / 2
+        begin, end = weight - half, weight + half
         return {name: (float(begin[i]), float(end[i])) for i, name in enumerate(self.names)}

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from ralseg.acquisition.policy import Policy
 from ralseg.acquisition.representation import FeatureSet
 from ralseg.agents.base import Episode
-from ralseg.agents.feature_agent import FeatureAgent, Shifted, all_weights, check_above_zero, set_gradient
+from ralseg.agents.feature_agent import (
+    FeatureAgent,
+    Shifted,
+    all_weights,
+    check_above_zero,
+    check_at_least_one,
+    set_gradient,
+)
 from ralseg.agents.feature_policy import FeaturePolicy
 from ralseg.errors import ConfigError
 from ralseg.runtime.seeding import stream
@@ -58,6 +65,7 @@ class GroupAdvantage(FeatureAgent):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=0.06),
     ) -> None:
         check_above_zero(deviation=deviation, smallest_deviation=smallest_deviation)
+        check_at_least_one(groups=groups)
         if group_size < 2:
             raise ConfigError(f"agent group_size={group_size} must be at least 2: a group compares episodes")
         super().__init__(FeaturePolicy(features, hidden, start), [SAMPLED] * group_size, groups, start_from)

@@ -14,6 +14,8 @@ from ralseg.agents.feature_agent import (
     Shifted,
     all_weights,
     check_above_zero,
+    check_at_least_one,
+    check_share,
     set_gradient,
     set_weights,
 )
@@ -61,7 +63,9 @@ class PolicySearch(FeatureAgent):
         average: float = 0.2,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=0.06),
     ) -> None:
-        check_above_zero(deviation=deviation, average=average)
+        check_above_zero(deviation=deviation)
+        check_share(average=average)
+        check_at_least_one(pairs=pairs)
         super().__init__(FeaturePolicy(features, hidden, start), [PLUS, MINUS], pairs, start_from)
         self.deviation, self.average, self._optimizer = deviation, average, optimizer
         self.slope = 0.0

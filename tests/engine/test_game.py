@@ -2,7 +2,7 @@
 
 import pytest
 
-from ralseg.engine.game import Game, find_weights, plan_episodes
+from ralseg.engine.game import Game, find_weights, independent_until, plan_episodes
 from ralseg.engine.learning_curves import (
     area,
     compare,
@@ -44,6 +44,19 @@ def test_plan_with_blocks_and_validation():
 def test_impossible_rules_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         Game(**options)
+
+
+@pytest.mark.parametrize(("group", "ends"), [(1, [6, 8, 12, 14, 16]), (2, [8, 14, 16]), (4, [14, 16])])
+def test_games_of_a_group_do_not_depend_on_each_other(group, ends):
+    rules = Game(episodes=8, validation_every=4, validation_plays=2)
+    plan = plan_episodes(rules, ["plus", "minus"])
+    kinds = "".join(episode.kind[0] for episode in plan)
+    assert kinds == "vvvv" + "tttt" + "vv" + "tttt" + "vv"
+    until, found = 0, []
+    while until < len(plan):
+        until = independent_until(plan, until, group)
+        found.append(until)
+    assert found == ends
 
 
 @pytest.mark.parametrize("block", [[], ["policy", "entropy"]])

@@ -235,6 +235,21 @@ def test_samples_of_whole_images_are_those_at_regions(data, net):
     assert not torch.allclose(parts[0], parts[1], atol=1e-2)
 
 
+def test_frames_are_means_of_features_kept_or_not(data, net):
+    indices = torch.tensor(data.splits.train_set[:3])
+    images = torch.stack([data.images[index] for index in indices.tolist()])
+    prediction = net.predict_batch(images, indices)
+    expected = prediction.embedding().mean((2, 3))
+    assert torch.allclose(prediction.frame(), expected, atol=1e-5)
+    assert not torch.allclose(expected[0], expected[1], atol=1e-3)
+    unprepared = closed_form()
+    unprepared.load_state_dict(net.state_dict())
+    assert torch.allclose(unprepared.predict_batch(images, indices).frame(), expected, atol=1e-5)
+    regions = data.regions("train_set")
+    frames = scan(net, regions, torch.tensor([13, 0, 7]), Scan(None, ("frame",))).measures["frame"]
+    assert torch.allclose(frames, expected[[2, 0, 1]], atol=1e-5)  # six regions an image
+
+
 def test_bald_does_not_depend_on_company(data, net):
     regions = data.regions("train_set")
     net.loss(shown(data, 0, 0, 32))
