@@ -32,7 +32,7 @@ from ralseg.models import ClosedFormSegmenter, Segmenter
 from ralseg.runtime.files import write_atomically
 from ralseg.studies.statistics import area, paired_difference
 
-BUDGETS = [120, 240, 480]
+BUDGETS = [120, 240]
 ITERATIONS = 100
 """Of a final training of the FPN."""
 RATE = 2e-3

@@ -15,6 +15,7 @@ from torch import Tensor
 from ralseg.acquisition import features
 from ralseg.acquisition.candidates import Candidates
 from ralseg.errors import ConfigError
+from ralseg.runtime.allowed_imports import import_object
 
 Describe = Callable[[Candidates], Tensor]
 SMALL_SHARE = 0.02
@@ -35,6 +36,9 @@ FEATURES: dict[str, Feature] = {}
 
 def feature(measures: tuple[str, ...] = (), known_measures: tuple[str, ...] = ()) -> Callable[[Describe], Describe]:
     """Register a feature under its function's name, for ``features: [...]`` of an agent.
+
+    A configuration names one of your own by its dotted path, ``my_features.doubt``, so that it is found again wherever
+    the policy is used.
 
     Args:
         measures: Measures of the candidates that it reads, see ``measures.py``.
@@ -62,7 +66,13 @@ def feature(measures: tuple[str, ...] = (), known_measures: tuple[str, ...] = ()
 
 
 def find_feature(name: str) -> Feature:
-    """The feature of a name; an unknown one is an error that lists those there are."""
+    """The feature of a name, or of a dotted path; an unknown one is an error that lists those there are."""
+    if name not in FEATURES and "." in name:
+        function = import_object(name, "agent features")
+        found = FEATURES.get(getattr(function, "__name__", ""))
+        if found is None or found.describe is not function:
+            raise ConfigError(f"agent features {name}: is no feature; put @ralseg.feature() above its function")
+        FEATURES[name] = found
     if name not in FEATURES:
         close = get_close_matches(name, FEATURES, 1)
         hint = f"; did you mean {close[0]!r}?" if close else "."

@@ -100,15 +100,14 @@ def check(path: str, option: str) -> None:
         )
 
 
-def import_class(path: str, base: type, option: str) -> Any:
-    """Import a class by its dotted path; modules of the current folder are found too.
+def import_object(path: str, option: str) -> Any:
+    """Import something by its dotted path; modules of the current folder are found too.
 
     Args:
-        path: ``module.Class``.
-        base: What it must be a subclass of.
+        path: ``module.name``.
         option: Where the path was given, for messages.
     """
-    module_name, _, class_name = path.rpartition(".")
+    module_name, _, name = path.rpartition(".")
     if not module_name:
         raise ConfigError(f"{option} {path}: must be a module.Class")
     check(path, option)
@@ -116,9 +115,20 @@ def import_class(path: str, base: type, option: str) -> Any:
     if here not in sys.path:
         sys.path.append(here)
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
+        return getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{option} {path}: cannot be imported ({error})") from error
+
+
+def import_class(path: str, base: type, option: str) -> Any:
+    """Import a class by its dotted path.
+
+    Args:
+        path: ``module.Class``.
+        base: What it must be a subclass of.
+        option: Where the path was given, for messages.
+    """
+    found = import_object(path, option)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(f"{option} {path}: is no subclass of {base.__module__}.{base.__name__}")
     return found
