@@ -2,11 +2,12 @@
 
     python benchmarks/closed_game.py                     # 48 episodes with one actor, 48 with two, in turn
     python benchmarks/closed_game.py --episodes 1000 --actors 2 --repeats 1
+    python benchmarks/closed_game.py --agent search      # with the policy search and all named features
 
 Games of 20 steps with K=24 and pools of N=10, at the sizes of CamVid's published split (synthetic streets stand in
 where RALSEG_CAMVID is not set), with all features that the policy sees, rewards of 51 images, and learning from whole
 blocks. Seconds are those of `fit` from the first step to the last; starting actors (imports, features of all images) is
-told apart. Writes benchmarks/closed_game.json.
+told apart. Writes benchmarks/closed_game*.json.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from ralseg.agents import PairedBlocks
+from ralseg.agents import Agent, PairedBlocks, PolicySearch
 from ralseg.commands import quiet_console
 from ralseg.data import CamVid, SegmentationData, SplitSizes, SyntheticStreets
 from ralseg.engine import FitTrainer, Game
@@ -43,7 +44,12 @@ def make_data() -> SegmentationData:
     )  # fmt: skip
 
 
-def play(episodes: int, actors: int, folder: str) -> tuple[float, float]:
+def make_agent(name: str) -> Agent:
+    """Who learns; both after twelve games."""
+    return PolicySearch(pairs=6) if name == "search" else PairedBlocks(block=BLOCK, updates_per_step=1)
+
+
+def play(episodes: int, actors: int, folder: str, name: str) -> tuple[float, float]:
     """Seconds of an episode, once the first block has been played, and seconds of the first block."""
     data = make_data()
     game = Game(480, 24, 10, episodes=episodes + len(BLOCK), validation_plays=0)
@@ -51,7 +57,7 @@ def play(episodes: int, actors: int, folder: str) -> tuple[float, float]:
         game, actors=actors, checkpoint_every=20 * len(BLOCK), default_root_dir=folder, logger=False,
         enable_progress_bar=False, enable_model_summary=False, accelerator="cpu", overwrite=True,
     )  # fmt: skip
-    agent = PairedBlocks(block=BLOCK, updates_per_step=1)
+    agent = make_agent(name)
     ends: list[float] = []
     loop = trainer.fit_loop
     advance_end = loop.on_advance_end
@@ -73,6 +79,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=4 * len(BLOCK), help="after the first block, a multiple of it")
     parser.add_argument("--actors", default="1,2", help="numbers of actors to compare")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--agent", choices=["blocks", "search"], default="blocks")
     asked = parser.parse_args()
     episodes = -(-asked.episodes // len(BLOCK)) * len(BLOCK)
     torch.set_num_threads(1)
@@ -82,7 +89,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(asked.repeats):
             for actors, seconds in found.items():
-                each, start = play(episodes, actors, folder)
+                each, start = play(episodes, actors, folder, asked.agent)
                 seconds.append(each)
                 starts.append(start)
     print(f"closed-form game, {episodes} episodes of 20 steps, median of {asked.repeats}")
@@ -103,7 +110,9 @@ def main() -> None:
         report["two_actors_are_faster_by"] = ratios
         print(f"  two actors are {statistics.median(ratios):.2f} x as fast as one (aim: 1.7)")
     print(f"  until the end of the first block, with all features: {statistics.median(starts):.0f} s")
-    Path(__file__).with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    suffix = ".json" if asked.agent == "blocks" else f"_{asked.agent}.json"
+    out = Path(__file__).with_name(Path(__file__).stem + suffix)
+    out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
