@@ -144,6 +144,11 @@ def no_block_means(monkeypatch):
     monkeypatch.setattr(PairedBlocks, "_block_means", lambda self: {step: 0.0 for step in range(2)})
 
 
+def rewards_of_one_step(monkeypatch):
+    make = PairedBlocks.__init__
+    monkeypatch.setattr(PairedBlocks, "__init__", lambda self, **options: make(self, **options, gamma=0.0))
+
+
 def features_of_what_was_not_chosen(monkeypatch):
     remember = PairedBlocks.remember
 
@@ -165,6 +170,7 @@ def features_of_what_was_not_chosen(monkeypatch):
         ("credit regression", shuffled_lessons(CreditRegression)),
         ("credit regression", no_products_with_credit),
         ("paired blocks", no_block_means),
+        ("paired blocks", rewards_of_one_step),
         ("paired blocks", features_of_what_was_not_chosen),
         ("rarity forecast", shuffled_lessons(RarityForecast)),
     ],
