@@ -40,6 +40,17 @@ def test_a_game_whose_steps_are_played_by_actors_ends_like_one_that_was_not_kill
     assert said.count("the same") == 2
 
 
+@pytest.mark.parametrize(
+    ("agent", "fault"),
+    [
+        ("search", "ralseg.agents.policy_search.PolicySearch.update:1"),  # a group played, but not yet learned from
+        ("credit", "ralseg.agents.credit_regression.CreditRegression.remember:8"),  # amid the second group
+    ],
+)
+def test_a_group_of_games_that_is_killed_ends_like_one_that_was_not(agent, fault):
+    assert kill(f"fit-{agent}", "--signal", "KILL", "--fault", fault).count("the same") == 2
+
+
 @pytest.mark.parametrize(("command", "name"), [("acquire", "INT"), ("pretrain", "TERM")])
 def test_a_run_that_is_killed_or_stopped_ends_like_one_that_was_not(command, name):
     said = kill(command, "--signal", "KILL", "--signal", name, "--seed", "4")

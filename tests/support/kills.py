@@ -67,6 +67,14 @@ CONFIGS = {
     "final: {max_steps: 6, validate_every: 2}}\n"
     f"model: {{class_path: ralseg.FPNSegmenter, init_args: {FROZEN}}}\n",
 }
+GROUPS = {
+    "search": "PolicySearch, init_args: {features: [entropy, novelty], pairs: 2}",
+    "group": "GroupAdvantage, init_args: {features: [entropy, novelty], group_size: 2, groups: 2}",
+    "credit": "CreditRegression, init_args: {features: [entropy, novelty], episodes_per_update: 2}",
+}
+"""Agents that learn from groups of games."""
+ALONE = CONFIGS["fit-actors"].partition("agent:")[0].replace("actors: 1, ", "")
+CONFIGS |= {f"fit-{name}": f"{ALONE}agent: {{class_path: ralseg.{agent}}}\n" for name, agent in GROUPS.items()}
 CONFIGS["acquire-closed"] = CONFIGS["acquire"].partition("model:")[0] + CLOSED
 ARGUMENTS = {
     "pretrain": ["pretrain", "--config", "pretrain.yaml"],
@@ -77,6 +85,7 @@ ARGUMENTS = {
     "compare": ["compare", "--config", "compare.yaml"],
     "compare-closed": ["compare", "--config", "compare-closed.yaml"],
 }
+ARGUMENTS |= {f"fit-{name}": ["fit", "--config", f"fit-{name}.yaml"] for name in GROUPS}
 WITH_OTHERS = {"compare": "cells", "compare-closed": "cells", "fit-actors": "actors"}
 """Commands that start processes, which must end with them."""
 COMPARE = "name: cut\nfolder: run\nacquire: acquire.yaml\nmethods: {uniform: uniform, margin: margin}\nseeds: [0]\n"
