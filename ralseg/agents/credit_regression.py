@@ -13,6 +13,11 @@ from ralseg.agents.feature_agent import FeatureAgent, check_above_zero, check_at
 from ralseg.agents.feature_policy import FeaturePolicy
 from ralseg.errors import ConfigError
 
+CORRELATION = "policy/correlation"
+"""Of forecast and credit within steps, before they were learned from; a moving average."""
+RECENT = 0.02
+"""What the newest step counts in it."""
+
 
 class CreditRegression(FeatureAgent):
     """Regresses the counterfactual credit of every candidate on its features ("ours").
@@ -55,7 +60,6 @@ class CreditRegression(FeatureAgent):
             raise ConfigError(f"agent epsilon={epsilon} must lie in [0, 1]")
         super().__init__(FeaturePolicy(features, 0, start), [POLICY], episodes_per_update)
         self.shrinkage, self.forget, self._epsilon = shrinkage, forget, epsilon
-        self.correlation = 0.0
 
     def build(self, class_names: tuple[str, ...], num_state_regions: int, steps_per_episode: int, seed: int) -> None:
         """Make the weights, and forget all credit."""
@@ -63,7 +67,6 @@ class CreditRegression(FeatureAgent):
         number = 2 * len(self.policy.names)
         self.register_buffer("gram", torch.zeros(number, number, dtype=torch.float64))
         self.register_buffer("cross", torch.zeros(number, dtype=torch.float64))
-        self.correlation = 0.0
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """None is needed; Lightning wants one."""
@@ -84,7 +87,8 @@ class CreditRegression(FeatureAgent):
         worth = standardised(step.lesson.flatten()[:, None].double())[:, 0]
         seen = step.actions[..., :-1].flatten(0, 1).to(self.policy.net.weight.device)
         forecast = self.policy.net(seen).detach().cpu().double()
-        self.correlation += 0.02 * (_correlation(forecast, worth) - self.correlation)
+        before = self.figures.get(CORRELATION, 0.0)
+        self.figures[CORRELATION] = before + RECENT * (_correlation(forecast, worth) - before)
         self.gram += (inputs.T @ inputs).to(self.gram) / len(inputs)
         self.cross += (inputs.T @ worth).to(self.cross) / len(inputs)
 
@@ -98,21 +102,6 @@ class CreditRegression(FeatureAgent):
         set_weights(self.policy.net, solved)
         self.gram *= self.forget
         self.cross *= self.forget
-
-    # -- what is told and kept --------------------------------------------------------------------
-
-    def metrics(self) -> dict[str, float]:
-        """Correlation of forecast and credit within steps, before they were learned from; recent steps count most."""
-        return {"policy/correlation": self.correlation}
-
-    def memory(self) -> dict[str, Any]:
-        """What the group has earned so far, and how good forecasts were."""
-        return super().memory() | {"correlation": self.correlation}
-
-    def load_memory(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`memory` left off."""
-        super().load_memory(state)
-        self.correlation = state["correlation"]
 
     def rules(self) -> dict[str, Any]:
         """The agent, its policy, and how it regresses."""

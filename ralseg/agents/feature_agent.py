@@ -45,6 +45,7 @@ class FeatureAgent(Agent):
         self.start_from = start_from
         self.gains: list[list[float]] = []  # of each episode of the group, step by step
         self.is_complete = False
+        self.figures: dict[str, float] = {}  # of the last update, for loggers
         self.updates, self.seed = 0, 0
 
     def build(self, class_names: tuple[str, ...], num_state_regions: int, steps_per_episode: int, seed: int) -> None:
@@ -52,7 +53,8 @@ class FeatureAgent(Agent):
         super().build(class_names, num_state_regions, steps_per_episode, seed)
         if self.start_from is not None:
             self.policy.load_state_dict(self._weights_of(self.start_from))
-        self.gains, self.is_complete, self.updates, self.seed = [], False, 0, seed
+        self.gains, self.is_complete, self.figures = [], False, {}
+        self.updates, self.seed = 0, seed
 
     def _weights_of(self, name: str) -> dict[str, Tensor]:
         """The weights in a file of a policy like this one."""
@@ -104,6 +106,10 @@ class FeatureAgent(Agent):
 
     # -- what is told and kept --------------------------------------------------------------------
 
+    def metrics(self) -> dict[str, float]:
+        """What the last update has shown."""
+        return dict(self.figures)
+
     def context(self) -> dict[str, Any]:
         """Updates so far, and what each feature counts."""
         return {"updates": self.updates, "weights": self.policy.weights()}
@@ -114,12 +120,14 @@ class FeatureAgent(Agent):
         return super().rules() | {"policy": self.policy.init_args()} | own
 
     def memory(self) -> dict[str, Any]:
-        """What the group has earned so far."""
-        return {"gains": [list(gains) for gains in self.gains], "updates": self.updates}
+        """What the group has earned so far, and what the last one has shown."""
+        gains = [list(gains) for gains in self.gains]
+        return {"gains": gains, "updates": self.updates, "figures": dict(self.figures)}
 
     def load_memory(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`memory` left off."""
         self.gains, self.updates = [list(gains) for gains in state["gains"]], state["updates"]
+        self.figures = dict(state["figures"])
 
 
 @dataclass(frozen=True)

@@ -70,13 +70,11 @@ class GroupAdvantage(FeatureAgent):
             raise ConfigError(f"agent group_size={group_size} must be at least 2: a group compares episodes")
         super().__init__(FeaturePolicy(features, hidden, start), [SAMPLED] * group_size, groups, start_from)
         self.deviation, self.smallest_deviation, self._optimizer = deviation, smallest_deviation, optimizer
-        self.spread = 0.0
 
     def build(self, class_names: tuple[str, ...], num_state_regions: int, steps_per_episode: int, seed: int) -> None:
         """Make the weights, and their deviations."""
         super().build(class_names, num_state_regions, steps_per_episode, seed)
         self.log_deviation = nn.Parameter(torch.full_like(all_weights(self.policy), math.log(self.deviation)))
-        self.spread = 0.0
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Optimizer of means and deviations."""
@@ -118,20 +116,8 @@ class GroupAdvantage(FeatureAgent):
         optimizer.step()
         with torch.no_grad():
             self.log_deviation.clamp_(min=math.log(self.smallest_deviation))
-        self.spread = float(areas.std(1).mean())
-
-    def metrics(self) -> dict[str, float]:
-        """How much the episodes of a group differ, and how far weights are drawn apart."""
-        return {"policy/spread": self.spread, "policy/deviation": float(self.log_deviation.detach().exp().mean())}
-
-    def memory(self) -> dict[str, Any]:
-        """What the group has earned so far, and how much the last one's episodes differed."""
-        return super().memory() | {"spread": self.spread}
-
-    def load_memory(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`memory` left off."""
-        super().load_memory(state)
-        self.spread = state["spread"]
+        mean_deviation = float(self.log_deviation.detach().exp().mean())
+        self.figures = {"policy/spread": float(areas.std(1).mean()), "policy/deviation": mean_deviation}
 
     def rules(self) -> dict[str, Any]:
         """The agent, its policy, and how it explores."""

@@ -68,13 +68,11 @@ class PolicySearch(FeatureAgent):
         check_at_least_one(pairs=pairs)
         super().__init__(FeaturePolicy(features, hidden, start), [PLUS, MINUS], pairs, start_from)
         self.deviation, self.average, self._optimizer = deviation, average, optimizer
-        self.slope = 0.0
 
     def build(self, class_names: tuple[str, ...], num_state_regions: int, steps_per_episode: int, seed: int) -> None:
         """Make the weights, and begin the search at them."""
         super().build(class_names, num_state_regions, steps_per_episode, seed)
         self.register_buffer("centre", all_weights(self.policy))
-        self.slope = 0.0
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Optimizer of the weights."""
@@ -101,25 +99,12 @@ class PolicySearch(FeatureAgent):
         slope = torch.zeros_like(mean)
         for block, (plus, minus) in enumerate(areas.tolist()):
             slope += (plus - minus) / (2 * self.deviation) * self.push(self.draw_of(block), self.seed) / len(areas)
-        self.slope = float(slope.norm())
+        self.figures = {"policy/slope": float(slope.norm())}
         set_weights(self.policy.net, self.centre)
         set_gradient(self.policy.net, -slope)
         optimizer.step()
         self.centre.copy_(all_weights(self.policy))
         set_weights(self.policy.net, mean.lerp(self.centre.cpu(), self.average))
-
-    def metrics(self) -> dict[str, float]:
-        """How steep the last slope was."""
-        return {"policy/slope": self.slope}
-
-    def memory(self) -> dict[str, Any]:
-        """What the group has earned so far, and the last slope."""
-        return super().memory() | {"slope": self.slope}
-
-    def load_memory(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`memory` left off."""
-        super().load_memory(state)
-        self.slope = state["slope"]
 
     def rules(self) -> dict[str, Any]:
         """The agent, its policy, and how it searches."""

@@ -323,7 +323,7 @@ def test_a_step_in_which_all_are_alike_teaches_nothing():
     alike = PlayedStep(0, 0, 0.0, step.state, step.actions, step.picked, lesson=torch.full((2, 4), 0.3))
     teach(agent, [(alike, None), (alike, None)])
     assert (all_weights(agent.policy) == 0).all()
-    assert agent.correlation == 0
+    assert agent.metrics()["policy/correlation"] == 0
 
 
 def test_forecasts_are_compared_with_what_came():
