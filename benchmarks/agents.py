@@ -20,11 +20,14 @@ import io
 import json
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
 from benchmarks import bakeoff, headroom
+from ralseg.acquisition import HEURISTICS
 from ralseg.commands import quiet_console
 from ralseg.data import CamVid, SegmentationData
 from ralseg.engine import AcquireTrainer, AcquisitionConfig, FinalTraining
@@ -128,7 +131,20 @@ def areas(cells: dict[int, dict[int, list[float]]], budgets: list[int]) -> dict[
     return {seed: {p: area(budgets, scores) for p, scores in own.items()} for seed, own in cells.items()}
 
 
-def difference(first: dict[int, dict[int, float]], second: dict[int, dict[int, float]]) -> str:
+class Beyond(NamedTuple):
+    """A mean paired difference with its interval."""
+
+    mean: float
+    low: float
+    high: float
+    of: str  # how many
+
+    def __str__(self) -> str:
+        """As it stands in a table."""
+        return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}] ({self.of})"
+
+
+def difference(first: dict[int, dict[int, float]], second: dict[int, dict[int, float]]) -> Beyond:
     """Mean paired difference with its interval; where policies are crossed with theta_0s, both are drawn anew."""
     seeds = sorted(set(first) & set(second))
     policies = sorted({policy for seed in seeds for policy in first[seed]})
@@ -140,10 +156,10 @@ def difference(first: dict[int, dict[int, float]], second: dict[int, dict[int, f
         columns = rng.integers(0, len(policies), (DRAWS, len(policies)))
         drawn = [own[np.ix_(row, column)].mean() for row, column in zip(rows, columns, strict=True)]
         low, high = np.quantile(drawn, [0.025, 0.975])
-        return f"{own.mean():+.2f} [{low:+.2f}, {high:+.2f}] ({len(seeds)} theta_0s x {len(policies)} policies)"
+        return Beyond(float(own.mean()), low, high, f"{len(seeds)} theta_0s x {len(policies)} policies")
     values = [np.mean(list(first[seed].values())) for seed in seeds]
     found = paired_difference(values, base)
-    return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}] ({len(seeds)} theta_0s)"
+    return Beyond(found.mean, found.low, found.high, f"{len(seeds)} theta_0s")
 
 
 def table(asked: argparse.Namespace, root: Path) -> None:
@@ -158,10 +174,13 @@ def table(asked: argparse.Namespace, root: Path) -> None:
         f"| method | {' | '.join(map(str, budgets))} | area | - uniform |\n|---|{'---|' * (len(budgets) + 2)}",
     ]
     uniform = areas(found["uniform"], budgets)
+    beyond_uniform: dict[str, Beyond] = {}
     for method, cells in found.items():
         own = {seed: cells[seed] for seed in sorted(common)}
         means = np.mean([np.mean(list(scores.values()), 0) for scores in own.values()], 0)
         beyond = "" if method == "uniform" else difference(areas(own, budgets), uniform)
+        if isinstance(beyond, Beyond):
+            beyond_uniform[method] = beyond
         line = " | ".join(f"{mean:.2f}" for mean in means)
         lines.append(f"| {method} | {line} | {area(budgets, list(means)):.2f} | {beyond} |")
     if asked.pairs:
@@ -174,6 +193,22 @@ def table(asked: argparse.Namespace, root: Path) -> None:
     print(text)
     if asked.out:
         write(Path(asked.out), f"{asked.game}_{asked.on}", text, found, budgets)
+        draw(Path(asked.out) / f"{asked.game}_{asked.on}.png", GAMES[asked.game], beyond_uniform)
+
+
+def draw(file: Path, title: str, beyond: dict[str, Beyond]) -> None:
+    """How far each method is above uniform, with intervals; what learned from reward in another colour."""
+    figure, axes = plt.subplots(figsize=(6, 0.45 * len(beyond) + 1), layout="constrained")
+    for place, (method, found) in enumerate(sorted(beyond.items(), key=lambda item: item[1].mean)):
+        colour = "tab:gray" if method in HEURISTICS else "tab:blue"
+        axes.plot([found.low, found.high], [place, place], color=colour)
+        axes.plot(found.mean, place, "o", color=colour)
+        axes.text(found.high, place, f"  {method}", va="center")
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set(yticks=[], title=title, xlabel="area less uniform's, points of mean IoU (95 % interval)")
+    axes.margins(x=0.25)
+    figure.savefig(file, dpi=120)
+    plt.close(figure)
 
 
 def write(
