@@ -76,6 +76,7 @@ bench: $(READY)  ## what things cost, as ratios
 	$(BIN)/python benchmarks/data_loading.py
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/closed_game.py --repeats 2
+	$(BIN)/python benchmarks/closed_game.py --repeats 2 --agent search
 	$(BIN)/python benchmarks/growth.py
 
 clean:  ## delete the environment and all runs

@@ -37,7 +37,7 @@ FEATURES: dict[str, Feature] = {}
 def feature(measures: tuple[str, ...] = (), known_measures: tuple[str, ...] = ()) -> Callable[[Describe], Describe]:
     """Register a feature under its function's name, for ``features: [...]`` of an agent.
 
-    A configuration names one of your own by its dotted path, ``my_features.doubt``, so that it is found again wherever
+    A configuration names one of your own by its dotted path, ``my_features.surest``, so that it is found again wherever
     the policy is used.
 
     Args:
@@ -46,10 +46,10 @@ def feature(measures: tuple[str, ...] = (), known_measures: tuple[str, ...] = ()
 
     Example:
         >>> @feature(measures=("confidence",))
-        ... def doubt(candidates):
-        ...     '''How unlikely the predicted class is: [R].'''
-        ...     return 1 - candidates.seen.measures["confidence"]
-        >>> FEATURES["doubt"].measures
+        ... def surest(candidates):
+        ...     '''How likely the predicted class is: [R].'''
+        ...     return candidates.seen.measures["confidence"]
+        >>> FEATURES["surest"].measures
         ('confidence',)
     """
 

@@ -36,8 +36,8 @@ def test_fit_from_the_command_line(folder, capsys):
 @pytest.mark.parametrize(
     ("agent", "option"),
     [
-        ("ralseg.DQN", "perturbation"),
         ("ralseg.DQN", "shrinkage"),
+        ("ralseg.DQN", "block"),
         ("ralseg.PairedBlocks", "n_steps"),
         ("ralseg.PairedBlocks", "reward_scale"),
         ("ralseg.RarityForecast", "gamma"),
