@@ -2,6 +2,7 @@
 
     python benchmarks/agents.py play --game closed --methods uniform,rare_bald,search=runs/a.ckpt+runs/b.ckpt
     python benchmarks/agents.py table --game closed --pairs search:uniform,search:rare_bald
+    python benchmarks/agents.py weights --methods search=runs/a.ckpt+runs/b.ckpt
 
 A method is a heuristic's name, or `name=files`: policies of one recipe that were trained independently, joined by `+`.
 With `--cross` every policy plays from every theta_0, else they take the theta_0s in turn. `--game fpn` labels with the
@@ -28,11 +29,13 @@ import torch
 
 from benchmarks import bakeoff, headroom
 from ralseg.acquisition import HEURISTICS
+from ralseg.agents.loading import policy_alone
 from ralseg.commands import quiet_console
 from ralseg.data import CamVid, SegmentationData
 from ralseg.engine import AcquireTrainer, AcquisitionConfig, FinalTraining
 from ralseg.labels import GridLayout
 from ralseg.models import ClosedFormSegmenter, Segmenter
+from ralseg.runtime.checkpoints import read_checkpoint
 from ralseg.runtime.files import write_atomically
 from ralseg.studies.statistics import area, paired_difference
 
@@ -227,6 +230,19 @@ def write(
                         writer.writerow([method, policy, seed, budget, f"{score:.4f}"])
 
 
+def weights(asked: argparse.Namespace) -> None:
+    """Print what the policies of each method count most, as shares of the length of all weights."""
+    for method, files in asked.methods.items():
+        rows, names = [], []
+        for file in files:
+            saved = policy_alone(read_checkpoint(Path(file)))
+            names = saved["ralseg"]["policy"]["init_args"]["features"]
+            rows.append(torch.nn.functional.normalize(saved["state_dict"]["net.weight"], dim=0))
+        for title, row in [*zip(files, rows, strict=True), ("mean", torch.stack(rows).mean(0))]:
+            first = row.abs().argsort(descending=True)[:6].tolist()
+            print(method, title, ", ".join(f"{names[i]} {float(row[i]):+.2f}" for i in first))
+
+
 def methods_of(text: str) -> dict[str, list[str]]:
     """Policies of each method: ``uniform,mine=a.ckpt+b.ckpt``."""
     named = [part.partition("=") for part in text.split(",") if part]
@@ -236,7 +252,7 @@ def methods_of(text: str) -> dict[str, list[str]]:
 def main() -> None:
     """Run a part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("do", choices=["play", "table"])
+    parser.add_argument("do", choices=["play", "table", "weights"])
     parser.add_argument("--game", choices=list(FOLDERS), default="closed")
     parser.add_argument("--on", choices=["test", "held_out"], default="held_out")
     parser.add_argument("--methods", default="", help="what plays; for the table: all that have played")
@@ -256,6 +272,8 @@ def main() -> None:
     quiet_console()
     if asked.do == "play":
         play(asked, root)
+    elif asked.do == "weights":
+        weights(asked)
     else:
         table(asked, root)
 
