@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from ralseg.acquisition.observation import Observation
-from ralseg.acquisition.policy import Needs, Policy
+from ralseg.acquisition.policy import Policy
 from ralseg.agents.base import Agent, PlayedStep
 from ralseg.agents.feature_policy import FeaturePolicy, FeatureScore
 from ralseg.agents.loading import policy_alone
@@ -130,7 +129,6 @@ class FeatureAgent(Agent):
         self.figures = dict(state["figures"])
 
 
-@dataclass(frozen=True)
 class Shifted(Policy):
     """A feature policy with other weights.
 
@@ -139,13 +137,9 @@ class Shifted(Policy):
         weights: Gives all weights in a row, [P], once they are made.
     """
 
-    policy: FeaturePolicy
-    weights: Callable[[], Tensor]
-
-    @property
-    def needs(self) -> Needs:  # type: ignore[override]  # a property in place of an attribute
-        """What the policy needs."""
-        return self.policy.needs
+    def __init__(self, policy: FeaturePolicy, weights: Callable[[], Tensor]) -> None:
+        self.policy, self.weights = policy, weights
+        self.needs = policy.needs
 
     def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Scores by the other weights: [K, N]."""
