@@ -18,6 +18,12 @@ settings.register_profile("ralseg", deadline=None, max_examples=60, derandomize=
 settings.load_profile("ralseg")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_tests(tmp_path_factory):
+    """Copies of images go to a folder of the tests'."""
+    os.environ["RALSEG_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def camvid_root() -> str:
     root = os.environ.get("RALSEG_CAMVID", "")

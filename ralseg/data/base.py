@@ -3,16 +3,18 @@
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ralseg.data import readers
+from ralseg.data.copies import KeptCopies, file_key
 from ralseg.errors import ConfigError, DataError
 
-Colour = tuple[int, int, int]
+Colour = readers.Colour
 
 
 class SegmentationDataset(ABC):
@@ -43,6 +45,7 @@ class SegmentationDataset(ABC):
     names: list[str]
     subsets: list[str]
     root: Path | None = None
+    copies = KeptCopies(None, 0)  # where what is costly to decode may be kept between runs; set by SegmentationData
 
     def __len__(self) -> int:
         """Number of images."""
@@ -71,12 +74,38 @@ class SegmentationDataset(ABC):
         """
         return None
 
+    def file_problems(self) -> list[str]:
+        """What is wrong with the files besides what reading them shows; ``ralseg data check`` prints it."""
+        return []
+
+    def class_problems(self, pixels: Mapping[str, NDArray[np.int64]]) -> list[str]:
+        """What the pixels of each class say about how masks are read; ``ralseg data check`` prints it.
+
+        Args:
+            pixels: Of each subset, labelled pixels of each class and, last, of void: [classes + 1].
+        """
+        return []
+
+    def image_key(self, index: int) -> list[Any] | None:
+        """Plain values that change whenever an image's pixels do; None: no copy of it outlives the run."""
+        return None
+
+    def mask_key(self, index: int) -> list[Any] | None:
+        """The same of a mask's classes."""
+        return None
+
 
 class FileDataset(SegmentationDataset):
     """A data set of image and mask files, found once when it is made.
 
     Subclasses yield ``(subset, name, image path, mask path)`` from :meth:`find_files` and read masks.
+
+    Attributes:
+        mask_rule: Plain values that classes follow from beside the mask's file, for copies that outlive a run; None:
+            none are kept.
     """
+
+    mask_rule: Any = None
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -106,6 +135,22 @@ class FileDataset(SegmentationDataset):
     def read_image(self, index: int) -> NDArray[np.uint8]:
         """Decode the image file."""
         return readers.read_image(self.image_paths[index])
+
+    def image_key(self, index: int) -> list[Any] | None:
+        """The file as it is now, unless a subclass reads it in a way of its own."""
+        return file_key(self.image_paths[index]) if self._is_ours("read_image") else None
+
+    def mask_key(self, index: int) -> list[Any] | None:
+        """The file as it is now, and how its values become classes."""
+        if self.mask_rule is None or not self._is_ours("read_mask") or not self._is_ours("decode_mask"):
+            return None
+        file = file_key(self.mask_paths[index])
+        return None if file is None else [*file, type(self).__name__, self.mask_rule]
+
+    def _is_ours(self, method: str) -> bool:
+        """Whether ralseg reads the files: what other code makes of them may change while the files do not."""
+        owner = next(kind for kind in type(self).__mro__ if method in vars(kind))
+        return owner.__module__.startswith("ralseg.")
 
     def has_mask(self, index: int) -> bool:
         """Whether the mask file exists."""

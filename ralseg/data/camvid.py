@@ -36,6 +36,7 @@ class CamVid(FileDataset):
 
     class_names = tuple(CLASSES)
     colours = tuple(CLASSES.values())
+    mask_rule = VOID_ID
 
     def __init__(self, root: str | None = None) -> None:
         super().__init__(find_root(root, "RALSEG_CAMVID", "CamVid"))

@@ -80,6 +80,7 @@ class Cityscapes(FileDataset):
 
     class_names = tuple(row.name for row in TRAIN_LABELS)
     colours = tuple(row.colour for row in TRAIN_LABELS)
+    mask_rule = "train ids"
 
     def __init__(self, root: str | None = None) -> None:
         super().__init__(find_root(root, "RALSEG_CITYSCAPES", "Cityscapes"))

@@ -9,13 +9,18 @@ from ralseg.data.base import SegmentationDataset
 
 def class_counts(dataset: SegmentationDataset, index: int) -> NDArray[np.int64]:
     """Pixels of each class in an image, void left out: [classes]."""
-    counts = np.bincount(dataset.read_mask(index).ravel(), minlength=256)
+    key = dataset.mask_key(index)
+    counts = dataset.copies.get(
+        None if key is None else ["counts", *key],
+        lambda: np.bincount(dataset.read_mask(index).ravel(), minlength=256),
+    )
     return counts[: len(dataset.class_names)]
 
 
 def class_distance(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
     """Jensen-Shannon distance (base 2, from 0 to 1) of two images' or sets' class counts."""
-    return float(jensenshannon(first + 1e-9, second + 1e-9, base=2))
+    with np.errstate(invalid="ignore"):  # of equal counts, rounding may leave the root of less than nothing
+        return float(np.nan_to_num(jensenshannon(first + 1e-9, second + 1e-9, base=2)))
 
 
 def choose_representative(counts: NDArray[np.int64], size: int, rng: np.random.Generator) -> tuple[list[int], float]:

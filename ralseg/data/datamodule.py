@@ -3,9 +3,10 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch as pl
 import numpy as np
@@ -13,11 +14,13 @@ import torch
 from jsonargparse.typing import lazy_instance
 from torch import Tensor
 from torch.utils.data import DataLoader
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2 import functional as transforms
 
 from ralseg.data.base import SegmentationDataset
+from ralseg.data.canvas import Canvas, Size
 from ralseg.data.class_stats import choose_representative, class_counts
+from ralseg.data.copies import KeptCopies
+from ralseg.data.copies import cache_folder as default_cache_folder
+from ralseg.data.framed import FramedImages
 from ralseg.data.samples import (
     Augmentation,
     Batch,
@@ -27,6 +30,7 @@ from ralseg.data.samples import (
     Samples,
     SeededSampler,
     SharedBatches,
+    UnlabelledSamples,
 )
 from ralseg.data.splits import Splits, SplitSizes, draw_splits, load_splits, save_splits
 from ralseg.data.synthetic import SyntheticStreets
@@ -66,9 +70,13 @@ class SetImages:
         """An image in the size that the run works at: [3, height, width]."""
         return self._data.images[self.indices[position]]
 
-    def file_size(self, position: int) -> tuple[int, int]:
+    def content(self, position: int) -> Size:
+        """(height, width) of what the image fills of that."""
+        return self._data.content(self.indices[position])
+
+    def file_size(self, position: int) -> Size:
         """(height, width) of the image's file."""
-        return self._data.dataset.image_size(self.indices[position])
+        return self._data.file_size(self.indices[position])
 
 
 class SegmentationData(pl.LightningDataModule):
@@ -78,7 +86,9 @@ class SegmentationData(pl.LightningDataModule):
         dataset: Any ``SegmentationDataset`` by its ``class_path``.
         splits: Sizes of the five sets, or a JSON file of image names (looked for in the data set's
             folder too), such as the one a run writes.
-        size: (height, width) that images are resized to; None keeps the files' size.
+        size: (height, width) that a run works at; images of any size are scaled to it. None keeps the files' size,
+            where sizes differ that of the largest.
+        resize: ``pad`` keeps an image's proportions, and fills up what it leaves free; ``stretch`` does not.
         layout: How an image is cut into regions: a grid, or any ``Layout`` by its ``class_path``.
         fit_on: The sets whose labels ``pretrain`` may use.
         reward_images: Score on a fixed subset of so many images of the reward set, chosen so that its
@@ -90,7 +100,9 @@ class SegmentationData(pl.LightningDataModule):
         crop: (height, width) of training crops (paper: 224x224 on CamVid); None trains on whole images.
         flip: Mirror half of the training samples.
         cache_gb: How many GB of decoded images and masks are kept in RAM; the rest goes to disk.
-        cache_folder: Folder for the rest; the system's temporary folder by default.
+        cache_folder: Folder for the rest, and for copies. By default the rest goes to the system's temporary folder,
+            copies to ``RALSEG_CACHE`` or else the user's cache folder.
+        copies_gb: How many GB of images that were decoded and scaled are kept on disk between runs; 0: none.
         num_workers: Processes that prepare samples. Once all is cached, 0 is usually fastest.
         seed: Seed of data order, augmentation and ``fit_images``. The command line links it to
             ``seed_everything``.
@@ -107,6 +119,7 @@ class SegmentationData(pl.LightningDataModule):
         dataset: SegmentationDataset = _DEFAULT_DATASET,
         splits: SplitSizes | str = _DEFAULT_SIZES,
         size: tuple[int, int] | None = None,
+        resize: Literal["pad", "stretch"] = "pad",
         layout: Layout = _DEFAULT_LAYOUT,
         fit_on: list[str] = ["train_set"],  # noqa: B006 - jsonargparse shows it as the default; never written to
         reward_images: int | None = None,
@@ -117,6 +130,7 @@ class SegmentationData(pl.LightningDataModule):
         flip: bool = True,
         cache_gb: float = 4.0,
         cache_folder: str | None = None,
+        copies_gb: float = 10.0,
         num_workers: int = 0,
         seed: int = 0,
     ) -> None:
@@ -124,13 +138,16 @@ class SegmentationData(pl.LightningDataModule):
         for key, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
             if value < 1:
                 raise ConfigError(f"data.{key}={value} must be at least 1")
-        if not 0 <= cache_gb < math.inf:
-            raise ConfigError(f"data.cache_gb={cache_gb} must be a number of GB, 0 or more")
+        for key, gb in (("cache_gb", cache_gb), ("copies_gb", copies_gb)):
+            if not 0 <= gb < math.inf:
+                raise ConfigError(f"data.{key}={gb} must be a number of GB, 0 or more")
+        if size is not None and min(size) < 1:
+            raise ConfigError(f"data.size={list(size)} must be [height, width] in pixels, 1 or more")
         # the defaults stand for classes, so that the command line can show them; a library's caller gets objects
         self.dataset = SyntheticStreets() if dataset is _DEFAULT_DATASET else dataset
         self.class_names = self.dataset.class_names
         self._split_config = splits
-        self._size = size
+        self.canvas = Canvas(size, resize)
         self.layout = GridLayout() if layout is _DEFAULT_LAYOUT else layout
         self.fit_on = list(fit_on)
         self.reward_images, self.fit_images = reward_images, fit_images
@@ -144,13 +161,14 @@ class SegmentationData(pl.LightningDataModule):
         self.augmentation = Augmentation(crop, flip)
         self._cache_bytes = int(cache_gb * 1e9)
         self._cache_folder = Path(cache_folder) if cache_folder else None
+        self.dataset.copies = KeptCopies(self._cache_folder or default_cache_folder(), int(copies_gb * 1e9))
         self.num_workers = num_workers
         self.seed = seed
         self._is_set_up = False
 
     def __getstate__(self) -> dict[str, Any]:
         """For other processes: the data as they were configured, not set up."""
-        made = ("splits", "height", "width", "images", "masks", "_reward_loader")
+        made = ("splits", "height", "width", "framed", "images", "masks", "_reward_loader")
         state = {name: value for name, value in self.__dict__.items() if name not in made}
         kept = {"trainer": None, "_shown": None, "_scored": None, "_scored_loader": None, "_is_set_up": False}
         return state | kept | {"_regions": {}, "_oracles": {}, "cuts": {}}
@@ -167,6 +185,7 @@ class SegmentationData(pl.LightningDataModule):
     splits: Splits
     height: int
     width: int
+    framed: FramedImages
     images: TensorCache  # [3, H, W] uint8 each
     masks: MaskVault
 
@@ -175,15 +194,32 @@ class SegmentationData(pl.LightningDataModule):
         if self._is_set_up:
             return
         self.splits = self._make_splits()
-        self.height, self.width = self._size or self.dataset.image_size(0)
-        self.images = self._cache(self._decode_image, (3, self.height, self.width))
-        self.masks = MaskVault(self._cache(self._decode_mask, (self.height, self.width)), self.dataset.names)
-        self.layout.check(self.height, self.width)
+        self.framed = FramedImages(self.dataset, self.canvas)
+        self.height, self.width = self.framed.size
+        self.images = self._cache(self.framed.image, (3, self.height, self.width))
+        self.masks = MaskVault(self._cache(self.framed.mask, (self.height, self.width)), self.dataset.names)
+        if self.framed.is_uniform:
+            self.layout.check(self.height, self.width)
+        elif self.canvas.size is None:
+            self.canvas = replace(self.canvas, room=self.framed.size)
         self._check_crop()
         self.masks.open(self.labelled_images("state_set") + self.labelled_images("reward_set"))
         if self.trainer is not None and self.trainer.is_global_zero and not getattr(self.trainer, "fast_dev_run", 0):
             self._write_splits(Path(self.trainer.default_root_dir) / "splits.json")
         self._is_set_up = True
+
+    def file_size(self, index: int) -> Size:
+        """(height, width) of an image's file."""
+        return self.framed.file_sizes[index]
+
+    def content(self, index: int) -> Size:
+        """(height, width) of what an image fills of the size that the run works at, from the top left."""
+        return self.framed.contents[index]
+
+    def unpadded(self, index: int) -> Tensor:
+        """An image without its padding: [3, h, w]."""
+        height, width = self.content(index)
+        return self.images[index][:, :height, :width]
 
     def _make_splits(self) -> Splits:
         if isinstance(self._split_config, SplitSizes):
@@ -224,23 +260,9 @@ class SegmentationData(pl.LightningDataModule):
         ram_bytes = int(self._cache_bytes * share)
         return TensorCache(make, len(self.dataset), shape, torch.uint8, ram_bytes, self._cache_folder)
 
-    def _decode_image(self, index: int) -> Tensor:
-        pixels = torch.from_numpy(self.dataset.read_image(index).copy()).movedim(-1, 0)
-        if self._size is not None:
-            resized: Tensor = transforms.resize(pixels, list(self._size), antialias=True)
-            return resized
-        if pixels.shape[1:] != (self.height, self.width):
-            raise DataError(
-                f"image {self.dataset.names[index]} has {pixels.shape[1]}x{pixels.shape[2]} pixels, "
-                f"image {self.dataset.names[0]} {self.height}x{self.width}; set data.size to resize them"
-            )
-        return pixels
-
-    def _decode_mask(self, index: int) -> Tensor:
-        mask = torch.from_numpy(self.dataset.read_mask(index).copy())
-        if self._size is not None:
-            mask = transforms.resize(mask[None], list(self._size), InterpolationMode.NEAREST_EXACT)[0]
-        return mask
+    def image_key(self, index: int) -> list[Any] | None:
+        """Plain values that an image's pixels in the run's size follow from; None where they are not known."""
+        return self.framed.key(index)
 
     # -- sets ------------------------------------------------------------------------------------
 
@@ -394,6 +416,12 @@ class SegmentationData(pl.LightningDataModule):
     def test_dataloader(self) -> DataLoader[Batch]:
         """The test set, whose labels are opened here and nowhere else."""
         return self._eval_loader(self.labelled_images("test_set"), "test_set")
+
+    def predict_dataloader(self) -> DataLoader[Batch]:
+        """All images in the data set's order; no mask is opened."""
+        samples = UnlabelledSamples(self.images, list(range(len(self.dataset))), augmentation=None)
+        sampler = SeededSampler(len(samples), shuffle=False)
+        return self.loader(samples, sampler, self.eval_batch_size * distributed.size())
 
     def _eval_loader(self, indices: list[int], name: str) -> DataLoader[Batch]:
         if not indices:

@@ -1,156 +1,235 @@
-"""Your own images: two folders and a short YAML file."""
+"""Your own images: a folder of images, a folder of masks, and a short description."""
 
-import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path, PurePath, PurePosixPath
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from ralseg.data import readers
-from ralseg.data.base import Colour, FileDataset, find_root, images_below
-from ralseg.data.name_pattern import check_pattern, search_names
-from ralseg.errors import DataError
+from ralseg.data.base import FileDataset, find_root, images_below
+from ralseg.data.description import FILE, Description, describe
+from ralseg.data.mask_names import STEM, find_mask_name, has_ending, pair_masks
+from ralseg.data.name_pattern import search_names
+from ralseg.data.shares import DEFAULT_SHARES, share_out
+from ralseg.data.splits import SUBSETS
+from ralseg.errors import ConfigError, DataError
 
-DESCRIPTION = "dataset.yaml"
-_KEYS = {"classes", "palette", "ignore", "scenes"}
-
-
-def _default_colours(number: int) -> tuple[Colour, ...]:
-    """Distinct colours by the bit pattern that VOC made customary: class i has the bits of i + 1."""
-    colours = []
-    for index in range(1, number + 1):
-        rgb = [0, 0, 0]
-        for bit in range(8):
-            for channel in range(3):
-                rgb[channel] |= (index >> channel & 1) << (7 - bit)
-            index >>= 3
-        colours.append((rgb[0], rgb[1], rgb[2]))
-    return tuple(colours)
+LARGE_VOID = 0.5
+"""More void than this share of labelled pixels is a problem, unless somebody has said which values are void."""
 
 
 class Folder(FileDataset):
-    """Images in ``images/<subset>``, masks of the same stem in ``masks/<subset>`` (PNG).
+    """Images in ``images/<subset>`` with subsets train, val and test; masks with the same names in ``masks/<subset>``.
 
-    ``dataset.yaml`` beside them says ``classes`` (names in order of their ids), optionally ``palette``
-    (class name -> [r, g, b], where masks are coloured) and ``ignore`` (an id, or with a palette a
-    colour, that counts as void besides 255). An image without a mask can only be acquired.
-
-    ``scenes`` is optional too: a regular expression with one group that is searched in the name of an image
-    (``train/berlin_0001.png``) and finds its scene: ``scenes: '/([a-z]+)_'`` finds ``berlin``. Without it an
-    image in a subfolder, ``images/train/berlin/0001.png``, has the subfolder's name as its scene, others have none.
+    Images directly in ``images`` are shared out among the subsets by ``shares``. An image without a mask can only be
+    acquired. What masks hold is said by ``dataset.yaml`` beside them, or by arguments, which win over it. The
+    scene of an image is what ``scenes`` finds in its name; without that, the subfolder that it lies in.
 
     Args:
         root: Folder that holds ``images``, ``masks`` and ``dataset.yaml``. Default: ``RALSEG_FOLDER``.
+        classes: Names of classes, in order of their ids in masks; 255 is void.
+        values: Class of each mask value, None for void: ``{0: background, 255: crack}``.
+        palette: Colour of each class, or its grey level: ``{road: [128, 64, 128], tree: [0, 128, 0]}``.
+        ignore: A value, or with a palette a colour, that is void too; a list of values.
+        scenes: A regular expression with one group, searched in the names of images: ``/([a-z]+)_`` finds ``berlin``
+            in ``train/berlin_0001.png``.
+        mask_name: Name of the mask of an image, ``{stem}_mask`` or ``{stem}_mask.png`` for example.
+        shares: Which part of the labelled images ``val`` and ``test`` get where images are not in subsets.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> root = Path(tempfile.mkdtemp())
+        >>> (root / "images/train").mkdir(parents=True)
+        >>> Image.new("RGB", (6, 4)).save(root / "images/train/a.png")
+        >>> (root / "masks/train").mkdir(parents=True)
+        >>> Image.new("L", (6, 4), 255).save(root / "masks/train/a.png")
+        >>> folder = Folder(str(root), values={0: "road", 255: "crack"})
+        >>> folder.class_names[folder.read_mask(0)[0, 0]]
+        'crack'
     """
 
-    palette: readers.Palette | None
-    table: dict[int, int]
-    scene_pattern: str | None
-
-    def __init__(self, root: str | None = None) -> None:
+    def __init__(
+        self,
+        root: str | None = None,
+        classes: list[str] | None = None,
+        values: dict[int, str | None] | None = None,
+        palette: dict[str, int | list[int]] | None = None,
+        ignore: int | list[int] | None = None,
+        scenes: str | None = None,
+        mask_name: str | None = None,
+        shares: dict[str, float] | None = None,
+    ) -> None:
         folder = find_root(root, "RALSEG_FOLDER", "Folder")
-        self._describe(folder / DESCRIPTION)
+        arguments: dict[str, object] = {"classes": classes, "values": values, "palette": palette, "ignore": ignore}
+        arguments |= {"scenes": scenes, "mask_name": mask_name, "shares": shares}
+        self.description: Description = describe(folder / FILE, arguments)
+        self.class_names, self.colours = self.description.class_names, self.description.colours
+        self.is_flat = False
+        self.unmatched_masks: list[PurePath] = []  # inside of masks
+        self.mask_rule = repr((self.description.palette, self.description.table))
         super().__init__(folder)
 
-    def _describe(self, path: Path) -> None:
-        description = _read_yaml(path)
-        unknown = sorted(set(description) - _KEYS)
-        if unknown:
-            raise DataError(f"{path}: unknown keys {unknown}; known are {sorted(_KEYS)}")
-        listed = description.get("classes")
-        # only plain names are turned into text: nested aliases of YAML would grow without end
-        is_plain = isinstance(listed, list) and all(isinstance(name, str | int) for name in listed)
-        classes = list(map(str, listed)) if isinstance(listed, list) and is_plain else []
-        if len(set(classes)) < max(2, len(classes)):
-            raise DataError(f"{path}: 'classes' must list at least two different names, got {reprlib.repr(listed)}")
-        if len(classes) > readers.IGNORE:
-            raise DataError(f"{path}: {len(classes)} classes do not fit 8-bit masks (255 is ignore)")
-        self.class_names = tuple(classes)
-        pattern = description.get("scenes")
-        self.scene_pattern = None if pattern is None else check_pattern(pattern, f"{path}: 'scenes'")
-        ignore = description.get("ignore")
-        palette = description.get("palette")
-        self.palette = None
-        self.colours = _default_colours(len(classes))
-        if palette is not None:
-            self._read_palette(path, palette, ignore)
-        else:
-            self.table = {i: i for i in range(len(classes))} | {readers.IGNORE: readers.IGNORE}
-            if ignore is not None:
-                if not isinstance(ignore, int) or not 0 <= ignore <= 255:
-                    raise DataError(f"{path}: 'ignore' must be an id from 0 to 255, got {reprlib.repr(ignore)}")
-                if ignore < len(classes):
-                    raise DataError(f"{path}: 'ignore: {ignore}' is also the id of class {classes[ignore]!r}")
-                self.table[ignore] = readers.IGNORE
-
-    def _read_palette(self, path: Path, palette: object, ignore: object) -> None:
-        names = palette if isinstance(palette, dict) else {}
-        if {str(name) for name in names if isinstance(name, str | int)} != set(self.class_names):
-            raise DataError(
-                f"{path}: 'palette' must give one colour for each of the {len(self.class_names)} classes, "
-                f"got {reprlib.repr(palette)}"
-            )
-        by_name = {str(name): _colour(path, colour) for name, colour in names.items()}
-        self.colours = tuple(by_name[name] for name in self.class_names)
-        if len(set(self.colours)) < len(self.colours):
-            raise DataError(f"{path}: two classes of 'palette' share a colour")
-        self.palette = {colour: index for index, colour in enumerate(self.colours)}
-        if ignore is not None:
-            self.palette.setdefault(_colour(path, ignore), readers.IGNORE)
+    # -- files -----------------------------------------------------------------------------------
 
     def find_files(self, root: Path) -> Iterator[tuple[str, str, Path, Path]]:
         """Yield every image with the place where its mask is, or would be."""
-        images = root / "images"
-        for image in images_below(images):
-            inside = image.relative_to(images)
-            if len(inside.parts) < 2:
-                raise DataError(f"{image}: put images into a subset's folder, images/train for example")
-            mask = (root / "masks" / inside).with_suffix(".png")
-            yield inside.parts[0], inside.as_posix(), image, mask
+        images = [path.relative_to(root / "images") for path in images_below(root / "images")]
+        if not images:
+            raise DataError(f"{root}: no images found in the layout of Folder: images/train/ ..., or images/ alone")
+        masks = [path.relative_to(root / "masks") for path in images_below(root / "masks")]
+        pairs, self.unmatched_masks = pair_masks(images, masks, self.description.mask_name)
+        self.is_flat = self._check_flat(root, images)
+        names = [image.as_posix() for image in images]
+        if len(self.unmatched_masks) == len(masks) > 0:
+            raise DataError(self._unmatched(root, root / "masks", self.unmatched_masks, images))
+        subsets = [PurePath(name).parts[0] for name in names]
+        if self.is_flat:
+            subsets = self._share_out(root, names, pairs)
+        for subset, name, image, pair in zip(subsets, names, images, pairs, strict=True):
+            yield subset, name, root / "images" / image, root / "masks" / (pair or self._usual_mask(image))
+
+    def _check_flat(self, root: Path, images: list[Path]) -> bool:
+        """Whether images are not sorted into subsets. Half and half is an error."""
+        folder = root / "images"
+        flat = next((image for image in images if len(image.parts) == 1), None)
+        deep = next((image for image in images if len(image.parts) > 1), None)
+        sorted_ = next((image for image in images if image.parts[0] in SUBSETS and len(image.parts) > 1), None)
+        if self.description.shares is not None:
+            if sorted_ is not None:
+                raise ConfigError(
+                    f"{folder / sorted_}: lies in a subset, but 'shares' is for images that are not sorted into "
+                    f"{', '.join(SUBSETS)}; leave 'shares' out, or put all images directly into {folder}"
+                )
+            return True
+        if flat is not None and deep is not None:
+            raise DataError(
+                f"{folder / flat}: lies directly in images, {folder / deep} in a folder of it; put all images into "
+                f"folders {', '.join(SUBSETS)}, or none (then 'shares' divides them; with that key, folders are scenes)"
+            )
+        return flat is not None
+
+    def _share_out(self, root: Path, names: list[str], pairs: list[PurePath | None]) -> list[str]:
+        labelled = [pair is not None for pair in pairs]
+        scenes = self._find_scenes(root, names)
+        subsets = share_out(names, labelled, scenes, self.description.shares or DEFAULT_SHARES)
+        trains = any(subset == "train" and known for subset, known in zip(subsets, labelled, strict=True))
+        if any(labelled) and not trains and set(scenes) != {None}:
+            raise DataError(
+                f"{root}: the labelled images are of {len(set(scenes))} scenes, too few for train, val and test to "
+                f"have scenes of their own; sort the images into {', '.join(SUBSETS)}, or give smaller 'shares'"
+            )
+        return subsets
+
+    def file_problems(self) -> list[str]:
+        """Masks that belong to no image: one message for each folder that holds some."""
+        assert self.root is not None
+        by_folder: dict[PurePath, list[PurePath]] = {}
+        for mask in self.unmatched_masks:
+            by_folder.setdefault(mask.parent, []).append(mask)
+        images = [PurePath(name) for name in self.names]
+        return [
+            self._unmatched(self.root, self.root / "masks" / folder, masks, images)
+            for folder, masks in by_folder.items()
+        ]
+
+    def _unmatched(self, root: Path, folder: Path, masks: list[PurePath], images: Sequence[PurePath]) -> str:
+        files = "1 file that matches" if len(masks) == 1 else f"{len(masks)} files that match"
+        image = next((image for image in images if image.parent == masks[0].parent), images[0])
+        text = (
+            f"{folder}: holds {files} no image, the first: {root / 'masks' / masks[0]}; "
+            f"the mask of {image.name} would be {self._usual_mask(image).name}"
+        )
+        pattern = find_mask_name(images, masks)
+        if pattern is None or pattern == self.description.mask_name:
+            return text
+        return f"{text}; did you mean mask_name: '{pattern}'? Write that into {FILE}"
+
+    def _usual_mask(self, image: PurePath) -> PurePath:
+        """Where the mask of an image would be, inside of masks."""
+        mask_name = self.description.mask_name
+        return image.with_name(mask_name.replace(STEM, image.stem) + ("" if has_ending(mask_name) else ".png"))
+
+    # -- scenes ----------------------------------------------------------------------------------
 
     def scene(self, index: int) -> str | None:
         """What ``scenes`` finds in the image's name; without that key, the subfolder that the image lies in."""
-        if self.scene_pattern is None:
-            _, *folders, _ = PurePosixPath(self.names[index]).parts
-            return folders[0] if folders else None
-        scene = self._scenes_by_pattern[index]
-        if not scene:
-            raise DataError(
-                f"{self.root}/{DESCRIPTION}: 'scenes: {self.scene_pattern}' finds no scene in the name of image "
-                f"{self.names[index]}"
-            )
+        scene, pattern = self._scenes[index], self.description.scenes
+        if pattern is not None and not scene:
+            name = self.names[index]
+            raise DataError(f"{self.root}/{FILE}: 'scenes: {pattern}' finds no scene in the name of image {name}")
         return scene
 
     @cached_property
-    def _scenes_by_pattern(self) -> list[str | None]:
+    def _scenes(self) -> list[str | None]:
         """Looked for in all names at once, when the first scene is asked for."""
-        assert self.scene_pattern is not None
-        return search_names(self.scene_pattern, self.names, f"{self.root}/{DESCRIPTION}: 'scenes'")
+        assert self.root is not None
+        return self._find_scenes(self.root, self.names)
+
+    def _find_scenes(self, root: Path, names: list[str]) -> list[str | None]:
+        if self.description.scenes is not None:
+            return search_names(self.description.scenes, names, f"{root}/{FILE}: 'scenes'")
+        above = 0 if self.is_flat else 1  # the folder of the subset
+        folders = [PurePosixPath(name).parts[above:-1] for name in names]
+        return [inner[0] if inner else None for inner in folders]
+
+    # -- masks -----------------------------------------------------------------------------------
 
     def decode_mask(self, path: Path) -> NDArray[np.uint8]:
-        """Class indices from ids or, with a palette, from colours."""
-        if self.palette is not None:
-            return readers.read_colour_mask(path, self.palette)
-        return readers.map_ids(path, readers.read_index_mask(path), self.table)
+        """Class indices from values or, with a palette, from colours."""
+        if self.description.palette is not None:
+            remedy = f"; give each colour to a class in 'palette' of {FILE}, or make it void by 'ignore'"
+            return readers.read_colour_mask(path, self.description.palette, remedy)
+        assert self.description.table is not None
+        first = list(self._classes_by_value().items())[:2]
+        example = ", ".join(f"{value}: {self.class_names[index]}" for value, index in first)
+        remedy = f"; write into {FILE} what each value means (null: void), values: {{{example}, ...}}"
+        return readers.map_ids(path, readers.read_index_mask(path), self.description.table, remedy)
 
+    def class_problems(self, pixels: Mapping[str, NDArray[np.int64]]) -> list[str]:
+        """Classes without a pixel, and void that nobody has asked for: signs that masks are not read as they are meant.
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path}: missing; write 'classes: [name of id 0, name of id 1, ...]' into it") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise DataError(f"{path}: not valid YAML ({error})") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: must be a mapping with the key 'classes'")
-    return content
+        Args:
+            pixels: Of each subset, labelled pixels of each class and, last, of void: [classes + 1].
+        """
+        total = np.sum(list(pixels.values()), axis=0)
+        missing = [index for index in range(len(self.class_names)) if not total[index] and total.any()]
+        by_custom = not self.description.says_void and self.description.palette is None
+        taken_for_void = by_custom and bool(total[-1])
+        problems = []
+        if missing and (taken_for_void or all(map(self.has_mask, range(len(self))))):
+            problems.append(self._missing_classes(missing, taken_for_void))
+        for subset, counts in pixels.items():
+            share = counts[-1] / max(counts.sum(), 1)
+            if by_custom and share > LARGE_VOID:
+                problems.append(
+                    f"{share:.0%} of the labelled pixels of {subset} are void (value 255); if 255 is a class, say so "
+                    f"in {FILE}, values: {self._with_255(missing)}; if they really have no class, write ignore: 255"
+                )
+        return problems
 
+    def _missing_classes(self, missing: list[int], taken_for_void: bool) -> str:
+        listed = ", ".join(f"{self.class_names[index]!r} ({self.description.written_as(index)})" for index in missing)
+        text = f"no labelled image holds a pixel of class {listed}"
+        if not taken_for_void or len(missing) > 1:
+            it = "it" if len(missing) == 1 else "them"
+            return f"{text}; leave {it} out of the classes, or say in {FILE} what masks hold (values or palette)"
+        present = [str(value) for value, index in self._classes_by_value().items() if index not in missing]
+        return (
+            f"{text}; masks hold {', '.join(present)} and 255, which counts as void: write "
+            f"values: {self._with_255(missing)} into {FILE}, or ignore: 255 if it really means void"
+        )
 
-def _colour(path: Path, value: object) -> Colour:
-    if isinstance(value, list) and len(value) == 3 and all(isinstance(v, int) and 0 <= v <= 255 for v in value):
-        return (value[0], value[1], value[2])
-    raise DataError(f"{path}: a colour must be [r, g, b] with values from 0 to 255, got {reprlib.repr(value)}")
+    def _classes_by_value(self) -> dict[int, int]:
+        table = self.description.table or {}
+        return {value: index for value, index in table.items() if index != readers.IGNORE}
+
+    def _with_255(self, missing: list[int]) -> str:
+        """What ``values`` would say if 255 were the class that is missing."""
+        present = {
+            value: self.class_names[index] for value, index in self._classes_by_value().items() if index not in missing
+        }
+        name = self.class_names[missing[0]] if len(missing) == 1 else "name of the class"
+        return "{" + ", ".join(f"{value}: {name}" for value, name in (present | {readers.IGNORE: name}).items()) + "}"

@@ -55,6 +55,7 @@ class GTAV(FileDataset):
             }
             self.class_names = tuple(camvid.CLASSES)
             self.colours = tuple(camvid.CLASSES.values())
+        self.mask_rule = classes
         super().__init__(find_root(root, "RALSEG_GTAV", "GTAV"))
 
     def find_files(self, root: Path) -> Iterator[tuple[str, str, Path, Path]]:

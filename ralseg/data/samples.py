@@ -132,6 +132,14 @@ class ImageSamples(Samples):
         return self._masks[self.indices[position]]
 
 
+class UnlabelledSamples(Samples):
+    """Whole images of which nothing is labelled, to be predicted."""
+
+    def mask(self, position: int) -> Tensor:
+        """Void: all pixels are ignored."""
+        return torch.full_like(self.images[self.indices[position]][0], IGNORE)
+
+
 class RegionSamples(Samples):
     """Images of which only some regions are labelled.
 

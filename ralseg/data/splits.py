@@ -1,17 +1,23 @@
 """The five sets of the game as lists of image names: disjoint, seeded, kept in a JSON file."""
 
 import json
+import logging
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ralseg.data.base import SegmentationDataset
 from ralseg.data.class_stats import choose_representative, class_counts, class_distance
 from ralseg.errors import ConfigError, DataError
+from ralseg.runtime import distributed
 from ralseg.runtime.files import write_atomically
 
+log = logging.getLogger(__name__)
 FORMAT = "ralseg.splits/1"
+SUBSETS = ("train", "val", "test")
 SETS = ("state_set", "train_set", "reward_set", "acquisition_set", "test_set")
 
 
@@ -22,11 +28,12 @@ class SplitSizes:
     Args:
         state: Images of D_S, chosen so that their classes are distributed like D_T's.
         train: Images of D_T, on which the policy plays. D_S and D_T come from the subset ``train``.
-        reward: Images of D_R. None: the whole subset ``val`` if there is one.
+        reward: Images of D_R. None: the whole subset ``val``.
         acquisition: Images of D_V. None: what is left of the subset ``train``.
         test: Images of the test set. None: the whole subset ``test`` or, where the reward set was
             taken from ``train`` (Cityscapes, whose test labels are withheld), the subset ``val``.
         reward_from_train: Take the reward set from ``train`` instead of ``val``, as on Cityscapes.
+        test_from_train: Take the test set from ``train`` too, where there is neither ``val`` nor ``test``.
         seed: Seed of the draw.
 
     Example:
@@ -40,6 +47,7 @@ class SplitSizes:
     acquisition: int | None = None
     test: int | None = None
     reward_from_train: bool = False
+    test_from_train: bool = False
     seed: int = 0
 
     def check(self) -> None:
@@ -80,28 +88,91 @@ def draw_splits(dataset: SegmentationDataset, sizes: SplitSizes) -> Splits:
     """Draw the five sets. Only D_S's and D_T's labels are read (to make D_S like D_T)."""
     rng = np.random.default_rng(sizes.seed)
     sizes.check()
-    free = {subset: _shuffled(dataset, subset, rng) for subset in ("train", "val", "test")}
+    free = {subset: _shuffled(dataset, subset, rng) for subset in SUBSETS}
     # images without a mask can be nothing but acquired
     unlabelled = [i for i in free["train"] if not dataset.has_mask(i)]
     free["train"] = [i for i in free["train"] if dataset.has_mask(i)]
 
-    known = _take(free["train"], sizes.state + sizes.train, "state + train", "train")
+    def take(images: list[int], count: int | None, what: str, subset: str) -> list[int]:
+        try:
+            return _take(images, count, what, subset)
+        except ConfigError as error:
+            elsewhere = [_REWARD_ELSEWHERE] if what == "reward" and subset == "val" else []
+            raise ConfigError("; ".join([str(error), *_why_few(dataset, subset), *elsewhere])) from None
+
+    known = take(free["train"], sizes.state + sizes.train, "state + train", "train")
     reward_subset = "train" if sizes.reward_from_train else "val"
-    if sizes.reward_from_train and sizes.reward is None:
-        raise ConfigError("data.splits.reward must be given when reward_from_train is set")
-    reward = _take(free[reward_subset], sizes.reward, "reward", reward_subset)
-    acquisition = unlabelled + free["train"]
-    acquisition = _take(acquisition, sizes.acquisition, "acquisition", "train")
-    test_subset = "val" if sizes.reward_from_train and not free["test"] else "test"
-    test = _take(free[test_subset], sizes.test, "test", test_subset)
+    if sizes.reward is None:
+        _check_reward_subset(dataset, sizes, free["val"])
+    reward = take(free[reward_subset], sizes.reward, "reward", reward_subset)
+    test_subset = _test_subset(sizes, any(map(dataset.has_mask, free["test"])))
+    test = take(free[test_subset], sizes.test, "test", test_subset)
+    acquisition = take(unlabelled + free["train"], sizes.acquisition, "acquisition", "train")
 
     rows = list(range(sizes.state))
     if 0 < sizes.state < len(known):
         counts = np.stack([class_counts(dataset, i) for i in known])
+        _warn_of_missing_classes(dataset, counts)
         rows, _ = choose_representative(counts, sizes.state, rng)
     state = sorted(known[row] for row in rows)
     train = sorted(set(known) - set(state))
     return Splits(state, train, sorted(reward), sorted(acquisition), sorted(test))
+
+
+def _warn_of_missing_classes(dataset: SegmentationDataset, counts: NDArray[np.int64]) -> None:
+    """Say so where D_S and D_T, [images, classes], have nothing of a class: often masks are read wrongly."""
+    missing = [name for name, pixels in zip(dataset.class_names, counts.sum(0), strict=True) if not pixels]
+    if missing and distributed.rank() == 0:
+        log.warning(
+            "the %d images of the state and train sets hold no pixel of class %s; `ralseg data check` says more",
+            *(len(counts), ", ".join(missing)),
+        )
+
+
+def _test_subset(sizes: SplitSizes, has_labelled_test: bool) -> str:
+    """The subset that the test set is taken from; labels of a subset ``test`` may be withheld."""
+    if sizes.test_from_train and sizes.test is None:
+        raise ConfigError("data.splits.test must be given when test_from_train is set")
+    if sizes.test_from_train:
+        return "train"
+    return "val" if sizes.reward_from_train and not has_labelled_test else "test"
+
+
+def _check_reward_subset(dataset: SegmentationDataset, sizes: SplitSizes, val: list[int]) -> None:
+    """Where no number of reward images is given, there must be images that nobody has to count."""
+    if sizes.reward_from_train:
+        raise ConfigError("data.splits.reward must be given when reward_from_train is set")
+    if not val:
+        why = ["the reward set is the subset 'val', which has no images", *_why_few(dataset, "val")]
+        raise ConfigError("; ".join([*why, _REWARD_ELSEWHERE]))
+
+
+_REWARD_ELSEWHERE = (
+    "put labelled images there (of a Folder: images/val and masks/val), or take the reward set from train: "
+    "data.splits.reward_from_train: true with data.splits.reward: 10 for example"
+)
+
+
+def _why_few(dataset: SegmentationDataset, subset: str) -> list[str]:
+    """What may be the reason that a subset has too few labelled images."""
+    indices = [i for i, s in enumerate(dataset.subsets) if s == subset]
+    without = sum(not dataset.has_mask(i) for i in indices)
+    reasons = [f"{without} of its {len(indices)} images have no mask"] if without else []
+    return reasons + unknown_subsets(dataset) + dataset.file_problems()
+
+
+def unknown_subsets(dataset: SegmentationDataset) -> list[str]:
+    """One message for each subset whose name is none of the three, so that no set is drawn from it."""
+    messages = []
+    for name in sorted(set(dataset.subsets) - set(SUBSETS)):
+        close = _USUAL_NAMES.get(name.lower()) or next(iter(get_close_matches(name.lower(), SUBSETS, 1)), None)
+        hint = f"; rename it to {close!r}" if close else ""
+        number = dataset.subsets.count(name)
+        messages.append(f"subset {name!r} ({number} images) is not used: subsets are {', '.join(SUBSETS)}{hint}")
+    return messages
+
+
+_USUAL_NAMES = {"training": "train", "validation": "val", "valid": "val", "dev": "val", "testing": "test"}
 
 
 def _shuffled(dataset: SegmentationDataset, subset: str, rng: np.random.Generator) -> list[int]:
@@ -114,9 +185,21 @@ def _take(free: list[int], count: int | None, what: str, subset: str) -> list[in
     if count is None:
         count = len(free)
     if count > len(free):
-        raise ConfigError(f"data.splits asks for {count} {what} images, but subset {subset!r} has {len(free)} left")
+        raise ConfigError(
+            f"data.splits asks for {count} {what} images, but subset {subset!r} has {len(free)} left; set "
+            f"{' and '.join(f'data.splits.{key}' for key in what.split(' + '))} to fewer{_what_fits(what, len(free))}"
+        )
     taken, free[:] = free[:count], free[count:]
     return taken
+
+
+def _what_fits(what: str, number: int) -> str:
+    """Sizes that leave more than half of so many images to acquire from, for a message."""
+    if what != "state + train" or number < 4:
+        return ""
+    known = max(2, round(0.45 * number))
+    state = max(1, known // 5)
+    return f", for example data.splits: {{state: {state}, train: {known - state}}}"
 
 
 def save_splits(path: Path, splits: Splits, dataset: SegmentationDataset) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ralseg.errors import ConfigError
-from ralseg.labels.layout import Box, ImageSet, Layout, RegionMaps, Regions
+from ralseg.labels.layout import Box, ImageSet, Layout, RegionMaps, Regions, SegmentedRegions
 
 
 def nearest_divisors(number: int, wanted: int) -> list[int]:
@@ -20,6 +20,9 @@ def nearest_divisors(number: int, wanted: int) -> list[int]:
 
 class GridLayout(Layout):
     """Cuts every image into ``rows`` x ``columns`` equal cells, numbered row by row from the top left.
+
+    Where sizes differ (``data.resize: pad``), the grid is that of an image which fills the whole size of the run, and
+    others are cut into fewer cells of about the same size: a portrait image into more rows than columns.
 
     Args:
         rows: Number of cells from top to bottom.
@@ -41,25 +44,60 @@ class GridLayout(Layout):
         column = torch.arange(width) // (width // self.columns)
         return row[:, None] * self.columns + column
 
-    def over(self, images: ImageSet) -> "GridRegions":
+    def over(self, images: ImageSet) -> Regions:
         """The cells of a set of images."""
-        self.check(images.height, images.width)
-        return GridRegions(self.rows, self.columns, images)
+        height, width = images.height, images.width
+        self._check_counts(height, width)
+        is_full = all(images.content(position) == (height, width) for position in range(len(images)))
+        if is_full and not height % self.rows and not width % self.columns:
+            return GridRegions(self.rows, self.columns, images)
+        # images of other sizes; or a set of large ones beside them
+        return SegmentedRegions(Cells(height / self.rows, width / self.columns), images)
 
     def check(self, height: int, width: int) -> None:
         """Refuse sizes that do not divide into whole cells, and name the counts that do."""
-        for key, count, side, size in (
-            ("rows", self.rows, "height", height),
-            ("columns", self.columns, "width", width),
-        ):
-            if count < 1 or count > size:
-                raise ConfigError(f"data.layout {key}={count} must lie between 1 and the image {side}, {size}")
+        self._check_counts(height, width)
+        for key, count, side, size in self._sides(height, width):
             if size % count:
                 nearest = " or ".join(map(str, nearest_divisors(size, count)))
                 raise ConfigError(
                     f"data.layout {key}={count} does not divide the image {side} {size}; "
                     f"the nearest counts that do: {nearest}"
                 )
+
+    def _check_counts(self, height: int, width: int) -> None:
+        """Refuse counts that no image of this size has room for."""
+        for key, count, side, size in self._sides(height, width):
+            if count < 1 or count > size:
+                raise ConfigError(f"data.layout {key}={count} must lie between 1 and the image {side}, {size}")
+
+    def _sides(self, height: int, width: int) -> tuple[tuple[str, int, str, int], ...]:
+        """Key, number of cells, side of the image and its pixels, for both directions."""
+        return ("rows", self.rows, "height", height), ("columns", self.columns, "width", width)
+
+
+class Cells(Layout):
+    """Cuts an image of any size into cells of nearly equal size, as near as can be to a given one.
+
+    Args:
+        height: Wanted pixels from top to bottom.
+        width: Wanted pixels from left to right.
+
+    Example:
+        >>> Cells(2, 2).segment(torch.zeros(3, 2, 5)).tolist()
+        [[0, 0, 0, 1, 1], [0, 0, 0, 1, 1]]
+    """
+
+    def __init__(self, height: float, width: float) -> None:
+        self.height, self.width = height, width
+
+    def segment(self, pixels: Tensor) -> Tensor:
+        """Number of the cell that each pixel belongs to: [3, H, W] -> [H, W]."""
+        height, width = pixels.shape[-2:]
+        rows, columns = max(1, round(height / self.height)), max(1, round(width / self.width))
+        row = torch.arange(height) * rows // height
+        column = torch.arange(width) * columns // width
+        return row[:, None] * columns + column
 
 
 class GridRegions(Regions):

@@ -28,6 +28,9 @@ class ImageSet(Protocol):
     def pixels(self, position: int) -> Tensor:
         """An image in the size that the run works at: [3, height, width] of uint8."""
 
+    def content(self, position: int) -> tuple[int, int]:
+        """(height, width) of what the image fills of that, from the top left; the rest is padding."""
+
     def file_size(self, position: int) -> tuple[int, int]:
         """(height, width) of the image's file."""
 
@@ -150,7 +153,7 @@ class Layout(ABC):
 class _Segments:
     """The cut of one image."""
 
-    numbers: Tensor  # [H, W] int32: the region of each pixel, from 0
+    numbers: Tensor  # [H, W] int32: the region of each pixel, from 0; -1 in the padding
     boxes: Tensor  # [n, 4]
 
 
@@ -169,7 +172,7 @@ class SegmentedRegions(Regions):
         known = images.cuts
         for position, index in enumerate(images.indices):
             if index not in known:
-                known[index] = self._cut_image(layout.segment(images.pixels(position)), position)
+                known[index] = self._cut_image(layout, position)
         self._cuts: list[_Segments] = [known[index] for index in images.indices]
         counts = torch.tensor([len(cut.boxes) for cut in self._cuts], dtype=torch.int64)
         self._ends = counts.cumsum(0)
@@ -178,14 +181,18 @@ class SegmentedRegions(Regions):
         width, height = sizes.amax(0).tolist()
         self.box_size = (int(height), int(width))
 
-    def _cut_image(self, numbers: Tensor, position: int) -> _Segments:
+    def _cut_image(self, layout: Layout, position: int) -> _Segments:
+        height, width = self.images.content(position)
+        numbers = layout.segment(self.images.pixels(position)[:, :height, :width])
         found = numbers.unique()
-        if numbers.shape != (self.images.height, self.images.width) or found.tolist() != list(range(len(found))):
+        if numbers.shape != (height, width) or found.tolist() != list(range(len(found))):
             raise ConfigError(
                 f"data.layout {self._name}: image {position} is cut into regions {found.tolist()[:8]} on "
                 f"{tuple(numbers.shape)} pixels; segment() must number the whole image's pixels from 0 without gaps"
             )
-        return _Segments(numbers.to(torch.int32), torch.stack([_box(numbers == n) for n in found.tolist()]))
+        whole = torch.full((self.images.height, self.images.width), -1, dtype=torch.int32)
+        whole[:height, :width] = numbers
+        return _Segments(whole, torch.stack([_box(numbers == n) for n in found.tolist()]))
 
     def __len__(self) -> int:
         """Number of regions in all images."""
@@ -214,8 +221,10 @@ class SegmentedRegions(Regions):
     def file_box(self, region: int) -> Box:
         """The box in the file's pixels: whatever the region touches there."""
         x, y, width, height = self.boxes(torch.tensor(region)).tolist()
-        file_height, file_width = self.images.file_size(int(self.image_of(torch.tensor([region]))))
-        across, down = file_width / self.images.width, file_height / self.images.height
+        image = int(self.image_of(torch.tensor([region])))
+        file_height, file_width = self.images.file_size(image)
+        own_height, own_width = self.images.content(image)
+        across, down = file_width / own_width, file_height / own_height
         left, top = round(x * across), round(y * down)
         return left, top, max(1, round((x + width) * across) - left), max(1, round((y + height) * down) - top)
 
@@ -236,7 +245,7 @@ class SegmentedRegions(Regions):
         touching: set[int] = set()
         for first, second in ((numbers[:, :-1], numbers[:, 1:]), (numbers[:-1], numbers[1:])):
             touching |= set(second[first == number].tolist()) | set(first[second == number].tolist())
-        return sorted(int(self._starts[image]) + other for other in touching - {number})
+        return sorted(int(self._starts[image]) + other for other in touching - {number, -1})
 
     def cut(self, maps: Tensor, rows: Tensor, regions: Tensor) -> RegionMaps:
         """Cut maps at regions; what lies outside of a region in its box is zero."""

@@ -77,19 +77,34 @@ values = st.recursive(
 )
 
 
+names_of_classes = st.sampled_from(["ground", "plant", "stone", None, 3])
+mappings = st.dictionaries(st.integers(-1, 256) | names_of_classes, names_of_classes | values, max_size=4)
+descriptions = st.fixed_dictionaries(
+    {},
+    optional={
+        "classes": values | st.lists(names_of_classes, max_size=4),
+        "values": values | mappings,
+        "palette": values | mappings,
+        "ignore": values,
+        "scenes": values,
+        "mask_name": values | st.sampled_from(["{stem}", "{stem}.png", "{stem}{stem}", "x/{stem}"]),
+        "shares": values | st.dictionaries(st.sampled_from(["val", "test", "x"]), st.floats(), max_size=3),
+    },
+)
+
+
 @pytest.mark.slow
 @bounded
-@given(classes=values, palette=values, ignore=values, scenes=values, junk=st.none() | st.text(max_size=30))
-def test_descriptions_of_data_sets(tmp_path, classes, palette, ignore, scenes, junk):
+@given(description=descriptions, junk=st.none() | st.text(max_size=30))
+def test_descriptions_of_data_sets(tmp_path, description, junk):
     if not (tmp_path / "images").exists():
         make_folder(tmp_path, train=2, val=1, test=1)
-    description = {"classes": classes, "palette": palette, "ignore": ignore, "scenes": scenes}
     text = junk if junk is not None else yaml.safe_dump({k: v for k, v in description.items() if v is not None})
     (tmp_path / "dataset.yaml").write_text(text, encoding="utf-8")
     try:
         folder = Folder(str(tmp_path))
     except DataError as error:
-        assert "dataset.yaml" in str(error)
+        assert "dataset.yaml" in str(error) or "'shares'" in str(error) or "no image" in str(error)
     else:
         assert len(folder.class_names) == len(folder.colours) >= 2
 

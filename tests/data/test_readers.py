@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ralseg.data import Folder
-from ralseg.data.readers import IGNORE, map_ids, read_colour_mask, read_image, read_index_mask
+from ralseg.data.readers import map_ids, mask_values, read_colour_mask, read_image, read_index_mask
 from ralseg.errors import DataError
-from support.data import make_folder, write_png
+from support.data import write_png
 
 RGB = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
 GREY = np.arange(24, dtype=np.uint8).reshape(4, 6)
@@ -111,81 +110,50 @@ def test_unknown_ids_and_colours_are_listed_with_counts(tmp_path):
         read_colour_mask(path, {(1, 2, 3): 0})
 
 
-# -- Folder ------------------------------------------------------------------------------------------
+# -- masks that are not quite index PNGs -------------------------------------------------------------
 
 
-def test_folder_reads_ids_ignore_and_nested_names(tmp_path):
-    root = make_folder(tmp_path)
-    (root / "dataset.yaml").write_text("classes: [ground, plant, stone]\nignore: 9\n")
-    mask = np.full((32, 48), 9, np.uint8)
-    mask[0, :4] = [0, 1, 2, 255]
-    write_png(root / "masks/train/000.png", mask)
-    folder = Folder(str(root))
-    index = folder.names.index("train/000.png")
-    assert folder.read_mask(index)[0, :5].tolist() == [0, 1, 2, IGNORE, IGNORE]
-    assert folder.subsets.count("train") == 6
+def test_grey_files_that_were_saved_in_colour_are_read(tmp_path):
+    assert np.array_equal(read_index_mask(write_png(tmp_path / "rgb.png", np.dstack([GREY] * 3))), GREY)
+    rgba = np.dstack([GREY] * 3 + [np.full_like(GREY, 255)])
+    assert np.array_equal(read_index_mask(write_png(tmp_path / "rgba.png", rgba)), GREY)
 
 
-def test_folder_reads_colours(tmp_path):
-    root = make_folder(tmp_path)
-    palette = "palette: {ground: [9, 8, 7], plant: [0, 255, 0], stone: [1, 1, 1]}"
-    (root / "dataset.yaml").write_text(f"classes: [ground, plant, stone]\n{palette}\nignore: [0, 0, 0]\n")
-    colours = np.zeros((32, 48, 3), np.uint8)
-    colours[0, 0], colours[0, 1] = (1, 1, 1), (9, 8, 7)
-    write_png(root / "masks/train/000.png", colours)
-    folder = Folder(str(root))
-    assert folder.read_mask(folder.names.index("train/000.png"))[0, :3].tolist() == [2, 0, IGNORE]
+@pytest.mark.parametrize("mode", ["L", "1", "RGB", "P"])
+def test_a_palette_of_grey_levels_reads_every_kind_of_file(tmp_path, mode):
+    white = Image.fromarray(np.array([[0, 255], [255, 0]], np.uint8)).convert(mode)
+    white.save(tmp_path / "m.png")
+    found = read_colour_mask(tmp_path / "m.png", {(0, 0, 0): 0, (255, 255, 255): 1})
+    assert found.tolist() == [[0, 1], [1, 0]]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "missing; write 'classes"),
-        ("classes: [one]", "at least two different names"),
-        ("classes: [a, a]", "at least two different names"),
-        ("classes: [a, b]\npalette: {a: [0, 0, 0]}", "one colour for each of the 2 classes"),
-        ("classes: [a, b]\npalette: {a: [0, 0, 0], b: [0, 0, 300]}", r"must be \[r, g, b\]"),
-        ("classes: [a, b]\npalette: {a: [0, 0, 0], b: [0, 0, 0]}", "share a colour"),
-        ("classes: [a, b]\nignore: 1", "also the id of class 'b'"),
-        ("classes: [a, b]\nignore: 400", "id from 0 to 255"),
-        ("classes: [a, b]\nclases: 3", r"unknown keys \['clases'\]"),
-        ("classes: [a, b", "not valid YAML"),
-        ("- a", "must be a mapping"),
-    ],
-)
-def test_a_wrong_description_is_refused_by_name(tmp_path, text, message):
-    root = make_folder(tmp_path)
-    (root / "dataset.yaml").unlink()
-    if text is not None:
-        (root / "dataset.yaml").write_text(text)
-    with pytest.raises(DataError, match=rf"dataset\.yaml: .*{message}"):
-        Folder(str(root))
+def save_as(path, **options):
+    Image.fromarray(np.dstack([GREY] * 3)).save(path, **options)
+    return path
 
 
-def test_missing_mask_and_size_mismatch_name_the_file(tmp_path):
-    root = make_folder(tmp_path)
-    (root / "masks/train/001.png").unlink()
-    write_png(root / "masks/train/002.png", np.zeros((10, 48), np.uint8))
-    folder = Folder(str(root))
-    with pytest.raises(DataError, match=r"masks/train/001\.png: mask of image train/001\.png is missing"):
-        folder.read_mask(folder.names.index("train/001.png"))
-    with pytest.raises(DataError, match=r"002\.png: mask has 10x48 pixels, its image 002\.png 32x48"):
-        folder.read_mask(folder.names.index("train/002.png"))
+def test_lossy_masks_are_refused_whatever_they_are_called(tmp_path):
+    lossy = {
+        "a.jpg": {},
+        "b.png": {"format": "JPEG"},
+        "c.webp": {"quality": 50},
+        "d.tif": {"compression": "jpeg"},
+    }
+    for name, options in lossy.items():
+        with pytest.raises(DataError, match=rf"{name}: is a lossy (JPEG|WEBP) file.*save masks as PNG"):
+            read_index_mask(save_as(tmp_path / name, **options))
+    exif = Image.Exif()
+    exif[0x010E] = "extended"  # makes a file with several chunks
+    for name, options in {"e.webp": {"lossless": True}, "f.webp": {"lossless": True, "exif": exif}}.items():
+        assert np.array_equal(read_index_mask(save_as(tmp_path / name, **options)), GREY)
+    with pytest.raises(DataError, match="lossy WEBP"):
+        read_index_mask(save_as(tmp_path / "g.webp", quality=50, exif=exif))
+    for name in ("h.bmp", "i.tif"):
+        assert np.array_equal(read_index_mask(save_as(tmp_path / name)), GREY)
 
 
-def test_wrong_number_of_classes_is_found_in_the_masks(tmp_path):
-    root = make_folder(tmp_path)
-    (root / "dataset.yaml").write_text("classes: [ground, plant]\n")
-    with pytest.raises(DataError, match=r"unknown mask ids: 2 x \d+ pixels; known are 0-1, 255"):
-        Folder(str(root)).read_mask(0)
-
-
-def test_images_outside_a_subset_and_empty_folders(tmp_path):
-    root = make_folder(tmp_path)
-    write_png(root / "images/loose.png", RGB)
-    with pytest.raises(DataError, match=r"loose\.png: put images into a subset's folder"):
-        Folder(str(root))
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty/dataset.yaml").write_text("classes: [a, b]")
-    with pytest.raises(DataError, match="no images found in the layout of Folder"):
-        Folder(str(tmp_path / "empty"))
+def test_what_occurs_in_a_mask(tmp_path):
+    assert mask_values(write_png(tmp_path / "a.png", np.array([[0, 255, 255]], np.uint8))) == {0: 1, 255: 2}
+    colours = np.array([[[0, 0, 0], [9, 8, 7], [9, 8, 7]]], np.uint8)
+    assert mask_values(write_png(tmp_path / "b.png", colours)) == {(0, 0, 0): 1, (9, 8, 7): 2}
+    assert mask_values(write_png(tmp_path / "c.png", np.array([[[3, 3, 3]]], np.uint8))) == {3: 1}

@@ -105,9 +105,15 @@ def test_maps_that_cells_do_not_divide_are_refused():
 
 def test_a_grid_that_does_not_divide_the_image_names_the_nearest_that_do():
     with pytest.raises(ConfigError, match=r"data\.layout rows=7 does not divide the image height 360.*6 or 8"):
-        GridLayout(7, 6).over(Images(360, 480))
+        GridLayout(7, 6).check(360, 480)
     with pytest.raises(ConfigError, match=r"data\.layout columns=0"):
-        GridLayout(1, 0).over(Images(360, 480))
+        GridLayout(1, 0).check(360, 480)
+
+
+@pytest.mark.parametrize("rows", [0, -1, 65])
+def test_counts_that_no_image_has_room_for_are_refused_before_anything_is_cut(rows):
+    with pytest.raises(ConfigError, match=rf"data\.layout rows={rows} must lie between 1 and the image height, 64"):
+        GridLayout(rows, 2).over(Images(64, 96))
 
 
 def test_nearest_divisors():

@@ -49,3 +49,17 @@ def make_folder(root: Path, train: int = 6, val: int = 2, test: int = 2, size: t
             write_png(root / "masks" / subset / f"{i:03d}.png", rng.integers(0, 3, size, np.uint8))
     (root / "dataset.yaml").write_text("classes: [ground, plant, stone]\n")
     return root
+
+
+def striped_folder(
+    root: Path, values=(0, 1), labelled=6, unlabelled=0, subsets=("train", "val", "test"), mask="{}.png", size=(20, 30)
+):
+    """Images whose masks hold ``values`` in equal stripes."""
+    rng = np.random.default_rng(0)
+    for subset in subsets:
+        for i in range(labelled + (unlabelled if subset in ("train", "") else 0)):
+            write_png(root / "images" / subset / f"{i:03d}.png", rng.integers(0, 256, (*size, 3), np.uint8))
+            if i < labelled:
+                stripes = np.array(values, np.uint8)[np.arange(size[1]) * len(values) // size[1]]
+                write_png(root / "masks" / subset / mask.format(f"{i:03d}"), np.stack([stripes] * size[0]))
+    return root

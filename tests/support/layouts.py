@@ -27,6 +27,9 @@ class Images:
     def pixels(self, position: int) -> Tensor:
         return self._pixels[position]
 
+    def content(self, position: int) -> tuple[int, int]:
+        return self.height, self.width
+
     def file_size(self, position: int) -> tuple[int, int]:
         return self._file
 
