@@ -17,7 +17,8 @@ from ralseg.acquisition.features import class_histogram, entropy_map, rarity
 from ralseg.errors import ConfigError
 from ralseg.labels.layout import RegionMaps, Regions
 from ralseg.labels.vault import IGNORE
-from ralseg.models.segmenter import Prediction, Seeds, predicted_classes
+from ralseg.models.prediction import Prediction, Seeds
+from ralseg.models.segmenter import predicted_classes
 
 BALD_SAMPLES = 20
 """Dropout masks that BALD looks through (paper)."""
@@ -173,7 +174,12 @@ def embedding(seen: RegionPredictions) -> Tensor:
 @measure
 def frame(seen: RegionPredictions) -> Tensor:
     """Mean of the segmenter's embedding over the region's whole image: [r, D]."""
-    return seen.prediction.frame()[seen.rows]
+    images, owners = seen.regions.images, seen.regions.image_of(seen.numbers)
+    filled = [(1.0, 1.0)] * len(seen.prediction.image)
+    for row, image in dict(zip(seen.rows.tolist(), owners.tolist(), strict=True)).items():
+        height, width = images.content(image)
+        filled[row] = (height / images.height, width / images.width)
+    return seen.prediction.frame(filled)[seen.rows]
 
 
 @measure

@@ -247,8 +247,11 @@ def _centre(candidates: Candidates) -> tuple[Tensor, Tensor]:
     """Middle of each region's box, as shares of the image's width and height: [R], [R]."""
     assert candidates.regions is not None
     assert candidates.numbers is not None
-    images, boxes = candidates.regions.images, candidates.regions.boxes(candidates.numbers).float()
-    return (boxes[:, 0] + boxes[:, 2] / 2) / images.width, (boxes[:, 1] + boxes[:, 3] / 2) / images.height
+    regions, boxes = candidates.regions, candidates.regions.boxes(candidates.numbers).float()
+    owners, place = regions.image_of(candidates.numbers).unique(return_inverse=True)
+    sizes = torch.tensor([regions.images.content(image) for image in owners.tolist()], dtype=torch.float32)
+    height, width = sizes.to(boxes.device)[place].unbind(-1)
+    return (boxes[:, 0] + boxes[:, 2] / 2) / width, (boxes[:, 1] + boxes[:, 3] / 2) / height
 
 
 @feature()

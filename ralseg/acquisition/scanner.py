@@ -11,7 +11,8 @@ from ralseg.acquisition import features
 from ralseg.acquisition.features import RegionFeatures
 from ralseg.acquisition.measures import RegionPredictions, find_measure
 from ralseg.labels.layout import RegionMaps, Regions
-from ralseg.models.segmenter import Seeds, Segmenter, predicted_classes
+from ralseg.models.prediction import Seeds
+from ralseg.models.segmenter import Segmenter, predicted_classes
 from ralseg.runtime import distributed
 from ralseg.runtime.seeding import mixed_seed
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import logging
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ from ralseg.acquisition.policy import Policy
 from ralseg.agents.base import LearnedPolicy
 from ralseg.data.datamodule import SegmentationData
 from ralseg.errors import ConfigError
+from ralseg.models.weights import canvas_difference
 from ralseg.runtime.allowed_imports import import_class
 from ralseg.runtime.checkpoints import DurableCheckpointIO, read_checkpoint
 from ralseg.runtime.files import file_hash
+
+log = logging.getLogger(__name__)
 
 
 def find_policy(name: str | Policy, options: dict[str, Any], data: SegmentationData) -> Policy:
@@ -32,19 +36,26 @@ def find_policy(name: str | Policy, options: dict[str, Any], data: SegmentationD
     if is_file(name):
         if options:
             raise ConfigError(f"--policy_args are for classes; {name} is a checkpoint")
+        if not Path(name).is_file():
+            raise ConfigError(
+                f"--policy {name}: no such file; `ralseg fit` leaves policy.ckpt in its trainer.default_root_dir"
+            )
         return load_policy(Path(name), data)
     if name not in HEURISTICS and "." not in name:
         close = get_close_matches(name, HEURISTICS, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(
-            f"--policy {name}: neither a file nor one of {', '.join(sorted(HEURISTICS))}, nor a module.Class{hint}"
-        )
+        raise ConfigError(f"--policy {name}: neither a file nor one of {heuristic_names()}, nor a module.Class{hint}")
     found = HEURISTICS[name] if name in HEURISTICS else import_class(name, Policy, "--policy")
     try:
         policy: Policy = found(**options)
     except TypeError as error:
         raise ConfigError(f"--policy {name} with --policy_args {options}: {error}") from error
     return policy
+
+
+def heuristic_names() -> str:
+    """The names of all heuristics, for messages."""
+    return ", ".join(sorted(HEURISTICS))
 
 
 def is_file(name: str) -> bool:
@@ -62,7 +73,8 @@ def policy_alone(checkpoint: dict[str, Any]) -> dict[str, Any]:
     about = checkpoint["ralseg"]
     prefix = str(about.get("policy_prefix", ""))
     weights = {key.removeprefix(prefix): v for key, v in checkpoint["state_dict"].items() if key.startswith(prefix)}
-    return {"ralseg": {"version": about.get("version"), "policy": about["policy"]}, "state_dict": weights}
+    kept = {key: about[key] for key in ("version", "policy", "canvas") if key in about}
+    return {"ralseg": kept, "state_dict": weights}
 
 
 def load_policy(path: Path, data: SegmentationData) -> LearnedPolicy:
@@ -83,6 +95,9 @@ def load_policy(path: Path, data: SegmentationData) -> LearnedPolicy:
         raise ConfigError(
             f"{path}: the policy (ralseg {about.get('version')}) does not fit this data: " + "; ".join(differing)
         )
+    differing_canvas = canvas_difference(about, data.canvas)
+    if differing_canvas:
+        log.warning("%s: the policy learned on %s; it may choose worse here", path, differing_canvas)
     kind = import_class(str(saved["class_path"]), LearnedPolicy, f"the policy in {path}:")
     try:
         policy: LearnedPolicy = kind(**saved["init_args"])

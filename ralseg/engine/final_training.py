@@ -18,6 +18,7 @@ from ralseg.engine.callbacks import PatientStop
 from ralseg.engine.selection import by_image
 from ralseg.engine.trainer import SCORE, RunTrainer
 from ralseg.errors import ConfigError
+from ralseg.models.schedules import check_length
 from ralseg.models.segmenter import Segmenter, inverse_sqrt_weights
 from ralseg.runtime import distributed
 from ralseg.runtime.checkpoints import read_checkpoint
@@ -44,7 +45,7 @@ class FinalTraining:
         class_weights: ``inverse_sqrt``: 1/sqrt of the class's frequency among the labels; ``theta_0``: those that
             theta_0 was trained with.
         optimizer: Made for the trainable parameters.
-        scheduler: Learning-rate schedule, stepped after each iteration.
+        scheduler: Learning-rate schedule, stepped after each iteration. A length that is left out is ``max_steps``.
 
     Example:
         >>> FinalTraining(max_steps=40, validate_every=20).keep
@@ -77,6 +78,7 @@ class FinalTraining:
             raise ConfigError(
                 f"trainer.final.max_steps={self.max_steps} must be a multiple of validate_every={self.validate_every}"
             )
+        check_length(self.scheduler, self.max_steps, "trainer.final.scheduler")
 
 
 class RoundSampler(Sampler[Draw]):

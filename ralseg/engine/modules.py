@@ -57,6 +57,7 @@ class LabellingModule(pl.LightningModule):
         """Fit the segmenter to the data."""
         data = SegmentationData.of(self)
         self.check_options(data)
+        self.segmenter.get_to_know(data)
         self.segmenter.prepare(data)
         # before a checkpoint is restored: theta_0 of games that are given no other
         built = {key: tensor.clone() for key, tensor in self.segmenter.state_dict().items()}
@@ -65,11 +66,14 @@ class LabellingModule(pl.LightningModule):
     def check_options(self, data: SegmentationData) -> None:
         """Refuse what the game would silently ignore."""
         if self.segmenter.has_scheduler:
-            raise ConfigError("model.scheduler: the game has no learning-rate schedule; leave it out")
+            raise ConfigError(
+                "model.scheduler: the game has no learning-rate schedule; leave it out, or move it to the section "
+                "pretrain of the configuration"
+            )
         if self.segmenter.class_weights != "none":
             raise ConfigError(
                 "model.class_weights: in the game class weights come with theta_0 (initial_weights), "
-                "as `ralseg pretrain` made them; leave class_weights at none"
+                "as `ralseg pretrain` made them; leave class_weights at none, or move it to the section pretrain"
             )
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
@@ -137,6 +141,8 @@ class LabellingModule(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Say in the file what segmenter it holds."""
         checkpoint["ralseg"] = {"version": __version__, "segmenter_of_game": self.segmenter.describe()}
+        if self.segmenter.canvas is not None:
+            checkpoint["ralseg"]["canvas"] = self.segmenter.canvas.describe()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse to go on with a run of another segmenter, before its weights are touched."""

@@ -100,7 +100,8 @@ def write_masks(session: AcquireSession, folder: Path) -> None:
     data = session.data
     for position, regions in by_image(session).items():
         index = data.splits[SET][position]
-        mask = session.labels.mask(regions).numpy()
+        own_height, own_width = data.content(index)
+        mask = session.labels.mask(regions).numpy()[:own_height, :own_width]
         height, width = data.dataset.image_size(index)
         if mask.shape != (height, width):
             mask = np.asarray(Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST))

@@ -108,6 +108,12 @@ class RunTrainer(pl.Trainer):
             datamodule: The data; ``fit_on`` says which sets' labels are used.
             ckpt: ``last`` goes on with the run in this folder, or starts it; or a file.
         """
+        if 0 <= (self.max_epochs or -1) < (self.check_val_every_n_epoch or 0) and not self.fast_dev_run:
+            raise ConfigError(
+                f"trainer.check_val_every_n_epoch={self.check_val_every_n_epoch}: a training of "
+                f"{self.max_epochs} epochs (trainer.max_epochs) would end without a score, and nothing would be kept; "
+                "lower it"
+            )
         self.callbacks[:0] = [SeededEpochs(datamodule.seed), FiniteLoss()]
         with self.claimed_folder(ckpt) as resume:
             self.fit(model, datamodule=datamodule, ckpt_path=resume)

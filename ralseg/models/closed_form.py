@@ -19,7 +19,9 @@ from ralseg.models import discriminant
 from ralseg.models.discriminant import Head, Moments
 from ralseg.models.feature_store import FeatureStore
 from ralseg.models.frozen_features import FrozenFeatures
-from ralseg.models.segmenter import Prediction, Seeds, Segmenter
+from ralseg.models.prediction import Prediction, Seeds
+from ralseg.models.segmenter import Segmenter
+from ralseg.models.whole_image import Place
 from ralseg.runtime import distributed
 
 PCA_IMAGES = 40
@@ -106,7 +108,7 @@ class ClosedFormPrediction(Prediction):
             logits = torch.matmul(weight, maps.flatten(2)) + bias[:, None]
             yield logits.unflatten(2, maps.shape[2:])
 
-    def frame(self) -> Tensor:
+    def frame(self, filled: list[tuple[float, float]]) -> Tensor:
         """Mean features of whole images: [b, D]."""
         return self.segmenter.frames(self.image, self._slots)
 
@@ -229,7 +231,7 @@ class ClosedFormSegmenter(Segmenter):
             chosen = known[:: -(-len(known) // PCA_IMAGES)]
             if not chosen:
                 raise ConfigError("there are no images to learn features from; check data.splits")
-            self.features.fit(data.images[index] for index in chosen)
+            self.features.fit(data.unpadded(index) for index in chosen)
         shape = (*self.features.grid(data.images[0]), self.features.num_features)
         self._store = self._store.of(self.features.basis)
         self._store.open(data, shape, self._cache_bytes, self.features.basis)
@@ -240,7 +242,7 @@ class ClosedFormSegmenter(Segmenter):
         """Make the features of images that are not kept yet, one at a time as FeatureCache does."""
         for position, slot in enumerate(slots):
             if slot not in self._store:
-                self._store.put(slot, self.features(image[position : position + 1])[0])
+                self._store.fill(slot, self.features, image[position : position + 1])
 
     def pixel_features(self, image: Tensor, index: Tensor, flipped: Tensor | None = None) -> Tensor:
         """Features of every point of the grid: [B, 3, H, W] -> [B, h, w, D]; kept where there is room for them."""
@@ -272,7 +274,11 @@ class ClosedFormSegmenter(Segmenter):
 
     def forward(self, image: Tensor) -> Tensor:
         """Logits of every pixel: [B, 3, H, W] uint8 -> [B, C, H, W]."""
-        return self._upsampled(self.head.logits(self.features(image)).movedim(-1, 1), image)
+        return self._upsampled(self.head.logits(self.features(image)).permute(0, 3, 1, 2), image)
+
+    def tile_logits(self, image: Tensor, place: Place) -> Tensor:
+        """As :meth:`forward`, for a tile of a larger image: a pixel's place in it is among the features."""
+        return self._upsampled(self.head.logits(self.features(image, place)).permute(0, 3, 1, 2), image)
 
     def _upsampled(self, grid: Tensor, image: Tensor) -> Tensor:
         height, width = image.shape[-2:]
@@ -408,8 +414,10 @@ class ClosedFormSegmenter(Segmenter):
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Take weights; a state whose components were never found leaves those that there are."""
-        basis = state["features.basis"]
-        if not basis.any() or torch.equal(basis.cpu(), self.features.basis.cpu()):
+        basis = state.get("features.basis")
+        if basis is None or basis.shape != self.features.basis.shape:
+            self.load_state_dict(state)  # says what does not fit
+        elif not basis.any() or torch.equal(basis.cpu(), self.features.basis.cpu()):
             # the same features, as in every game of a run: only what was learned differs
             learned = {key: tensor for key, tensor in state.items() if not key.startswith("features.")}
             self.load_state_dict(learned, strict=False)

@@ -2,8 +2,10 @@
 
 import importlib
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ LITE0 = "efficientnet_lite0"
 LITE0_ENCODER = "tu-tf_efficientnet_lite0"
 _LITE0_HEAD = ("_conv_head", "_bn1", "_fc")  # the classifier, which a segmenter does not have
 
+_PLAIN_NAME = re.compile(r"[\w.-]+")
+_is_rebuilding: ContextVar[bool] = ContextVar("_is_rebuilding", default=False)
+
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -33,8 +38,23 @@ def normalisation(encoder: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return IMAGENET_MEAN, IMAGENET_STD
 
 
+@contextmanager
+def rebuilding() -> Iterator[None]:
+    """Inside, encoders are made bare: nothing is downloaded or read, because a checkpoint brings all weights.
+
+    Names that make a library look elsewhere for the network itself, in a folder or on a hub, are refused.
+    """
+    token = _is_rebuilding.set(True)
+    try:
+        yield
+    finally:
+        _is_rebuilding.reset(token)
+
+
 def load(name: str, encoder: nn.Module, weights: str) -> None:
     """Load weights that do not come from the hub: a pip package's, or a file's."""
+    if _is_rebuilding.get():
+        return
     if weights == LITE0:
         load_lite0(name, encoder)
     elif weights not in ("imagenet", "none"):
@@ -51,12 +71,17 @@ def build(name: str, weights: str) -> Any:
 
 def hub_weights(weights: str) -> str | None:
     """What segmentation-models-pytorch is asked to download."""
-    return "imagenet" if weights == "imagenet" else None
+    return "imagenet" if weights == "imagenet" and not _is_rebuilding.get() else None
 
 
 @contextmanager
 def explained_errors(name: str, weights: str) -> Iterator[None]:
     """Say what to do where an encoder does not exist, or its weights cannot be downloaded."""
+    if _is_rebuilding.get() and not _PLAIN_NAME.fullmatch(name):
+        raise ConfigError(
+            f"encoder {name!r}: a checkpoint may only name encoders of the installed libraries, for others are looked "
+            "up in folders or on a hub"
+        )
     try:
         yield
     except KeyError as error:

@@ -1,11 +1,62 @@
-"""The cache of a frozen encoder's features: computed once an image, for the whole run."""
+"""The cache of a frozen encoder's features: computed once an image, for the whole run and for the next ones."""
 
+import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ralseg.data.datamodule import SegmentationData
 from ralseg.runtime.tensor_cache import TensorCache
+
+
+class KeptFeatures:
+    """Features of a data set's images on disk, for the runs to come. They follow from pixels and weights alone.
+
+    Args:
+        data: The data, set up.
+        about: Plain values that features depend on beside pixels and weights.
+    """
+
+    def __init__(self, data: SegmentationData, about: list[Any]) -> None:
+        self.data, self._about = data, about
+        self._seen: tuple[list[tuple[int, int]], str] | None = None  # a stamp of weights, and their checksum
+
+    def get(self, index: int, is_flipped: bool, encoder: nn.Module, make: Callable[[], Tensor]) -> Tensor:
+        """Features of an image, from an earlier run or made now; on the CPU.
+
+        Args:
+            index: Position in the data set.
+            is_flipped: Of its mirror image.
+            encoder: What makes them.
+            make: Makes them.
+        """
+        pixels, key = self.data.image_key(index), None
+        if pixels is not None:
+            state = encoder.state_dict(keep_vars=True)  # not parameters(): some modules hide theirs from Lightning
+            key = _arithmetic(next(iter(state.values())).device.type)
+            key = key and ["features", *pixels, is_flipped, *key, self._checksum(state), *self._about]
+        return torch.from_numpy(self.data.dataset.copies.get(key, lambda: make().cpu().numpy()))
+
+    def _checksum(self, state: dict[str, Tensor]) -> str:
+        """Tells weights and statistics from all others; computed again when any of them was written to."""
+        stamp = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in state.values()]
+        if self._seen is None or self._seen[0] != stamp:
+            digest = hashlib.blake2b(digest_size=16)
+            for name, tensor in state.items():
+                digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+            self._seen = stamp, digest.hexdigest()
+        return self._seen[1]
+
+
+def _arithmetic(device: str) -> list[Any] | None:
+    """What the last bits of features depend on; None under autocast, whose features nobody else may take for theirs."""
+    if torch.is_autocast_enabled(device):
+        return None
+    threads = torch.get_num_threads() if device == "cpu" else 0
+    tensor_float = torch.backends.cudnn.allow_tf32 or torch.get_float32_matmul_precision() != "highest"
+    return [device, torch.__version__, threads, torch.backends.cpu.get_cpu_capability(), tensor_float]
 
 
 class FeatureCache:
@@ -18,8 +69,11 @@ class FeatureCache:
 
     def __init__(self, num_images: int, ram_bytes: int) -> None:
         self._num_images, self._ram_bytes = num_images, ram_bytes
+        self._kept: KeptFeatures | None = None
         self._cache: TensorCache | None = None
         self._shapes: list[torch.Size] = []
+        self._dtypes = {torch.float32}
+        self._first: list[Tensor] | None = None  # of the image that told the shapes
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FeatureCache":
         """The same cache: it depends on the frozen encoder alone."""
@@ -27,14 +81,25 @@ class FeatureCache:
 
     def __getstate__(self) -> dict[str, object]:
         """For other processes: an empty cache."""
-        return self.__dict__ | {"_cache": None, "_shapes": []}
+        return self.__dict__ | {"_cache": None, "_shapes": [], "_kept": None, "_first": None}
+
+    def keep(self, kept: KeptFeatures) -> None:
+        """Use features of earlier runs, and leave some to later ones; other data's features are forgotten."""
+        if self._kept is not None and self._kept.data is not kept.data:
+            self.clear()
+        self._kept, self._num_images = kept, len(kept.data.dataset)
 
     def clear(self) -> None:
         """Forget everything: the encoder has changed."""
         self._cache = None
 
     def __call__(
-        self, encode: Callable[[Tensor], list[Tensor]], image: Tensor, index: Tensor, flipped: Tensor | None
+        self,
+        encode: Callable[[Tensor], list[Tensor]],
+        image: Tensor,
+        index: Tensor,
+        flipped: Tensor | None,
+        encoder: nn.Module | None = None,
     ) -> list[Tensor]:
         """Features of a batch; those not kept yet are computed and kept.
 
@@ -46,20 +111,41 @@ class FeatureCache:
             image: [B, 3, H, W].
             index: [B] positions in the data set.
             flipped: [B] bool; None when no image is mirrored.
+            encoder: The module behind ``encode``, for features that outlive the run.
         """
         keys = (index * 2 + (0 if flipped is None else flipped)).tolist()
         for position, key in enumerate(keys):
-            if self._cache is None or key not in self._cache:
-                with torch.no_grad():
-                    self._keep(key, encode(image[position : position + 1]))
+            one = image[position : position + 1]
+            if self._cache is None:
+                self._cache = self._open(encode, one)
+            if key not in self._cache:
+                self._cache.put(key, self._features(encode, one, key, encoder))
         assert self._cache is not None
         flat = self._cache.stack(keys).to(image.device, non_blocking=True)
         parts = flat.split([shape.numel() for shape in self._shapes], dim=1)
         return [part.view(len(keys), *shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
-    def _keep(self, key: int, features: list[Tensor]) -> None:
-        if self._cache is None:
-            self._shapes = [feature.shape[1:] for feature in features]
-            size = sum(shape.numel() for shape in self._shapes)
-            self._cache = TensorCache(None, 2 * self._num_images, (size,), features[0].dtype, self._ram_bytes)
-        self._cache.put(key, torch.cat([feature.flatten() for feature in features]))
+    def _open(self, encode: Callable[[Tensor], list[Tensor]], image: Tensor) -> TensorCache:
+        """Make room for features of the shapes that a first image has."""
+        with torch.no_grad():
+            features = encode(image)
+        self._shapes = [feature.shape[1:] for feature in features]
+        size = sum(shape.numel() for shape in self._shapes)
+        self._dtypes = {feature.dtype for feature in features}
+        self._first = features
+        return TensorCache(None, 2 * self._num_images, (size,), features[0].dtype, self._ram_bytes)
+
+    def _features(
+        self, encode: Callable[[Tensor], list[Tensor]], image: Tensor, key: int, encoder: nn.Module | None
+    ) -> Tensor:
+        """Features of one image in a row, of an earlier run where they are kept."""
+        first, self._first = self._first, None  # what told the shapes need not be computed twice
+
+        def make() -> Tensor:
+            with torch.no_grad():
+                return torch.cat([feature.flatten() for feature in (first or encode(image))])
+
+        # NumPy does not know all other precisions
+        if self._kept is None or encoder is None or self._dtypes != {torch.float32}:
+            return make()
+        return self._kept.get(key // 2, bool(key % 2), encoder, make)

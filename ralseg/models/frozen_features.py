@@ -7,11 +7,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ralseg.models import encoders
+from ralseg.models.pixel_check import check_pixels
+from ralseg.models.whole_image import Place
 
 NUM_PLACES = 4
 """Columns that say where a pixel lies: row, column, and their squares."""
 _LEVELS = 4  # the encoder's last maps: strides 4 to 32
 _EVERY = 2  # principal components are found from every second row and column
+
+
+def _ceil(size: int, step: int) -> int:
+    """How many steps it takes; of positive numbers only, because ONNX does not divide others as Python does."""
+    return (size + step - 1) // step
 
 
 class FrozenFeatures(nn.Module):
@@ -74,7 +81,7 @@ class FrozenFeatures(nn.Module):
 
     def grid(self, image: Tensor) -> tuple[int, int]:
         """Rows and columns of the grid over an image [..., H, W]: every ``stride``-th pixel."""
-        return -(-image.shape[-2] // self.stride), -(-image.shape[-1] // self.stride)
+        return _ceil(image.shape[-2], self.stride), _ceil(image.shape[-1], self.stride)
 
     @property
     def _whole(self) -> int:
@@ -83,6 +90,7 @@ class FrozenFeatures(nn.Module):
 
     def _maps(self, image: Tensor) -> list[Tensor]:
         """The encoder's last maps: [B, 3, H, W] -> [B, channels of each, ...]; images are padded to whole strides."""
+        check_pixels(image)
         pixels = (image.to(self.mean.dtype) - self.mean) / self.std
         bottom, right = -image.shape[-2] % self._whole, -image.shape[-1] % self._whole
         if bottom or right:
@@ -93,7 +101,7 @@ class FrozenFeatures(nn.Module):
     def _on_grid(self, level: Tensor, image: Tensor) -> Tensor:
         """A map in the grid's points: [B, k, ...] -> [B, k, h, w]."""
         whole = self._whole
-        padded = [-(-size // whole) * whole // self.stride for size in image.shape[-2:]]
+        padded = [_ceil(size, whole) * whole // self.stride for size in image.shape[-2:]]
         height, width = self.grid(image)
         return functional.interpolate(level, padded, mode="bilinear", align_corners=False)[..., :height, :width]
 
@@ -129,8 +137,13 @@ class FrozenFeatures(nn.Module):
         self.basis.copy_(vectors * values.clamp(min=1e-8 * float(values[0])).rsqrt())
 
     @torch.no_grad()
-    def forward(self, image: Tensor) -> Tensor:
-        """Features of each point of the grid: [B, 3, H, W] -> [B, h, w, D]."""
+    def forward(self, image: Tensor, place: Place | None = None) -> Tensor:
+        """Features of each point of the grid: [B, 3, H, W] -> [B, h, w, D].
+
+        Args:
+            image: Whole images, or a tile of one.
+            place: Where the tile lies.
+        """
         whitened: Tensor | None = None
         for level, basis in zip(self._maps(image), self.basis.split(self._channels), strict=True):
             # components before interpolation: both are linear, and there are fewer components than channels
@@ -139,7 +152,15 @@ class FrozenFeatures(nn.Module):
         assert whitened is not None
         whitened = whitened - (self.centre @ self.basis)[:, None, None]
         height, width = self.grid(image)
-        rows = torch.linspace(-1, 1, height, device=image.device)[:, None].expand(height, width)
-        columns = torch.linspace(-1, 1, width, device=image.device).expand(height, width)
+        rows = self._positions(height, image, place and (place.top, place.height))[:, None].expand(height, width)
+        columns = self._positions(width, image, place and (place.left, place.width)).expand(height, width)
         places = torch.stack([rows, columns, rows.square(), columns.square()], -1)
-        return torch.cat([whitened.movedim(1, -1), places.expand(len(image), -1, -1, -1)], -1)
+        return torch.cat([whitened.permute(0, 2, 3, 1), places.expand(image.shape[0], -1, -1, -1)], -1)
+
+    def _positions(self, number: int, image: Tensor, tile: tuple[int, int] | None) -> Tensor:
+        """Where rows or columns of the grid lie, from -1 to 1 over the whole image; ``tile``: its start and all."""
+        if tile is None:
+            return torch.linspace(-1, 1, number, device=image.device)
+        start, total = tile
+        every = torch.linspace(-1, 1, _ceil(total, self.stride), device=image.device)
+        return every[start // self.stride :][:number]

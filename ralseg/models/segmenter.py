@@ -1,28 +1,38 @@
 """The segmenter: what ralseg may ask of a network that segments, whatever its architecture."""
 
 import copy
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn import functional
 
 from ralseg import __version__
+from ralseg.data.any_image import AnyImage, read_any_image
+from ralseg.data.base import Colour
+from ralseg.data.canvas import Canvas
 from ralseg.data.datamodule import SegmentationData
 from ralseg.data.samples import Batch
 from ralseg.errors import ConfigError
-from ralseg.labels.layout import RegionMaps, Regions
 from ralseg.labels.vault import IGNORE
 from ralseg.models.metrics import IoU
+from ralseg.models.prediction import Prediction
+from ralseg.models.recipe import RemembersArguments, recipe_of
+from ralseg.models.schedules import check_resumed, length_of, make_schedule
+from ralseg.models.weights import WeightsMisfit, canvas_difference, misfit
+from ralseg.models.whole_image import TILE, ImagePrediction, Place, segment
 from ralseg.runtime import distributed
 from ralseg.runtime.checkpoints import differences
 
-_DROPOUT = (nn.Dropout, nn.Dropout2d)
+log = logging.getLogger(__name__)
 
 
 def masked_cross_entropy(logits: Tensor, mask: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -66,102 +76,19 @@ def inverse_sqrt_weights(frequencies: Tensor) -> Tensor:
     return weights / (weights * frequencies).sum()
 
 
-class Seeds(NamedTuple):
-    """What random draws of a look at images follow from: they must not depend on which images share a batch."""
-
-    step: int  # of what is drawn once for all images
-    images: list[int]  # of what is drawn for each image
-
-
-class Prediction:
-    """What a segmenter says about a batch of images, and what else acquisition functions may ask it.
-
-    Args:
-        segmenter: The segmenter, in evaluation mode.
-        image: [b, 3, H, W] uint8.
-        logits: [b, C, h, w] at every ``label_stride``-th pixel.
-    """
-
-    def __init__(self, segmenter: "Segmenter", image: Tensor, logits: Tensor) -> None:
-        self.segmenter, self.image, self.logits = segmenter, image, logits
-
-    def embedding(self) -> Tensor:
-        """A map of features that covers the images: [b, D, ?, ?]; class probabilities, unless overridden."""
-        return self.logits.softmax(1)
-
-    def cut(self, regions: Regions, rows: Tensor, numbers: Tensor) -> RegionMaps:
-        """Logits at regions: [r, C, h, w].
-
-        Args:
-            regions: How images are cut.
-            rows: [r] the image of each region in this batch.
-            numbers: [r] the regions.
-        """
-        return regions.cut(self.logits, rows, numbers)
-
-    def average(self, regions: Regions, rows: Tensor, numbers: Tensor) -> Tensor:
-        """Mean of :meth:`embedding` over regions: [r, D]."""
-        return regions.average(self.embedding(), rows, numbers)
-
-    def sampled_at(
-        self, regions: Regions, rows: Tensor, numbers: Tensor, samples: int, seeds: Seeds
-    ) -> Iterator[Tensor]:
-        """What :meth:`sampled` gives, at regions; each [r, C, h, w]."""
-        for logits in self.sampled(samples, seeds):
-            yield regions.cut(logits, rows, numbers).values
-
-    def frame(self) -> Tensor:
-        """Mean of :meth:`embedding` over whole images: [b, D]."""
-        return self.embedding().mean((2, 3))
-
-    def credit(self, regions: Regions, rows: Tensor, numbers: Tensor, labels: Tensor, judge: Any) -> Tensor:
-        """The change of mean IoU on the judge's pixels if one region alone were labelled: [r].
-
-        Args:
-            regions: How images are cut.
-            rows: [r] the image of each region in this batch.
-            numbers: [r] the regions.
-            labels: [r, h, w] their labels, at ``label_stride``.
-            judge: What the segmenter's ``reward_pixels`` gave.
-        """
-        raise ConfigError(
-            "the credit of one region needs a segmenter that can be refitted at once, such as "
-            f"ralseg.ClosedFormSegmenter; model {type(self.segmenter).__name__} cannot"
-        )
-
-    def sampled(self, samples: int, seeds: Seeds) -> Iterator[Tensor]:
-        """Logits under random dropout, for BALD; each [b, C, h, w].
-
-        Args:
-            samples: Number of dropout masks.
-            seeds: What is drawn follows from these.
-        """
-        dropouts = [module for module in self.segmenter.modules() if isinstance(module, _DROPOUT) and 0 < module.p < 1]
-        if not dropouts:
-            raise ConfigError(
-                f"BALD samples a network's dropout, but model {type(self.segmenter).__name__} has none; give it a "
-                "Dropout layer, or choose another policy"
-            )
-        stride = self.segmenter.label_stride
-        for sample in range(samples):
-            rows = []
-            for row, seed in enumerate(seeds.images):
-                with torch.random.fork_rng(devices=[]):
-                    torch.manual_seed(seed + sample)
-                    for module in dropouts:
-                        module.train()
-                    rows.append(self.segmenter(self.image[row : row + 1])[..., ::stride, ::stride])
-                    for module in dropouts:
-                        module.eval()
-            yield torch.cat(rows)
-
-
-class Segmenter(pl.LightningModule):
+class Segmenter(RemembersArguments, pl.LightningModule):
     """A network that gives each pixel a class. Subclass it and write ``forward`` for a network of your own.
 
     It trains alone (``pretrain``, final trainings) or in the game. What may be overridden: :meth:`predict_batch` to
     share work between predictions, embedding and dropout samples; :meth:`logits` to compute less than every pixel;
     :meth:`describe` for what a checkpoint must match.
+
+    A checkpoint says how its segmenter was made, so :func:`ralseg.load_segmenter` needs the file alone, as long as the
+    constructor's arguments are plain values.
+
+    Attributes:
+        canvas: How training showed images; None until a training or a checkpoint says it.
+        colours: One RGB colour a class, for pictures; None likewise.
 
     Args:
         class_names: Names of the classes; the command line takes them from the data.
@@ -170,20 +97,26 @@ class Segmenter(pl.LightningModule):
         class_weights: ``none``, or ``inverse_sqrt``: weigh a class by 1/sqrt of its frequency in the
             labelled images ("ours": without, rare classes stay near 0 at small scale).
         optimizer: Made for the trainable parameters (paper: SGD, momentum 0.95, weight decay 1e-4).
-        scheduler: Learning-rate schedule, stepped after each training step.
+        scheduler: Learning-rate schedule, stepped after each training step. A length that is left out (``total_steps``
+            of OneCycleLR, say) is the run's.
 
     Example:
         >>> class PixelColours(Segmenter):
         ...     def __init__(self, class_names: tuple[str, ...], **options):
         ...         super().__init__(class_names, **options)
-        ...         self.net = nn.Conv2d(3, len(class_names), 1)
+        ...         self.net = torch.nn.Conv2d(3, len(class_names), 1)
         ...     def forward(self, image):
         ...         return self.net(image / 255)
         >>> PixelColours(("road", "sky"))(torch.zeros(1, 3, 4, 6, dtype=torch.uint8)).shape
         torch.Size([1, 2, 4, 6])
+        >>> PixelColours(("road", "sky")).predict(np.zeros((4, 6, 3), np.uint8)).shape
+        (4, 6)
     """
 
     class_weight: Tensor
+    canvas: Canvas | None = None
+    colours: tuple[Colour, ...] | None = None
+    _warned_of: str | None = None
 
     def __init__(
         self,
@@ -200,6 +133,7 @@ class Segmenter(pl.LightningModule):
         self.label_stride, self.class_weights = label_stride, class_weights
         self.has_scheduler = scheduler is not None
         self._optimizer, self._scheduler = optimizer, scheduler
+        self._schedule_length: int | None = None
         self.register_buffer("class_weight", torch.ones(len(self.class_names)))
         self.reward_iou = IoU(self.class_names)
         self.test_iou = IoU(self.class_names)
@@ -229,6 +163,11 @@ class Segmenter(pl.LightningModule):
         logits: Tensor = self(image)
         return logits[..., ::stride, ::stride]
 
+    def tile_logits(self, image: Tensor, place: Place) -> Tensor:
+        """As :meth:`forward`, for a tile of a larger image; override it where a pixel's place in the image counts."""
+        logits: Tensor = self(image)
+        return logits
+
     def at_labels(self, maps: Tensor) -> Tensor:
         """Masks at the pixels that logits of ``label_stride`` stand for: [..., H, W] -> [..., h, w]."""
         return maps[..., :: self.label_stride, :: self.label_stride]
@@ -257,11 +196,57 @@ class Segmenter(pl.LightningModule):
     def export(self, folder: Path) -> None:
         """Write the network in a format of others below ``folder``; nothing by default."""
 
+    # -- single images ----------------------------------------------------------------------------
+
+    def predict(self, image: AnyImage) -> NDArray[np.uint8]:
+        """The class of each pixel of one image, in its own size: [H, W], positions in ``class_names``.
+
+        Args:
+            image: [H, W, 3] or grey [H, W] of uint8 or of floats from 0 to 1, an image of Pillow's, or a file.
+        """
+        return self.predict_image(image, confidence=False).classes
+
+    @torch.no_grad()
+    def predict_image(
+        self, image: AnyImage, confidence: bool = True, probabilities: bool = False, tile: int = TILE
+    ) -> ImagePrediction:
+        """As :meth:`predict`, with the probability of each pixel's class and, if wanted, of all classes.
+
+        Args:
+            image: As :meth:`predict` takes it.
+            confidence: Give the probability of the predicted class: [H, W].
+            probabilities: Give those of all classes: [C, H, W], two bytes each.
+            tile: Pixels of a tile's side for large images, where training kept images at their own size; 0: no tiles.
+        """
+        pixels = read_any_image(image)
+        was_training = self.training
+        if was_training:
+            self.eval()
+        try:
+            return segment(
+                lambda part, place: self.tile_logits(part.to(self.device), place),
+                pixels,
+                self.canvas or Canvas(),
+                len(self.class_names),
+                tile,
+                confidence,
+                probabilities,
+            )
+        finally:
+            if was_training:
+                self.train()
+
     # -- Lightning --------------------------------------------------------------------------------
+
+    def get_to_know(self, data: SegmentationData) -> None:
+        """Note what checkpoints say of the data: how images are shown, and the classes' colours."""
+        self.canvas, self.colours = data.canvas, tuple(data.dataset.colours)
 
     def setup(self, stage: str) -> None:
         """Take class weights and the number of images from the data."""
         data = SegmentationData.of(self)
+        if isinstance(data, SegmentationData):
+            self.get_to_know(data)
         if stage == "fit" and self.class_weights == "inverse_sqrt":
             self.class_weight.copy_(inverse_sqrt_weights(data.fit_class_frequencies()))
         self.prepare(data)
@@ -292,6 +277,10 @@ class Segmenter(pl.LightningModule):
         logits = self.logits(batch.image, batch.image_index)
         self.test_iou.update(predicted_classes(logits), batch.mask.long())
 
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Classes of a batch, in the size that the run works at, padding included: [B, H, W]."""
+        return predicted_classes(self.logits(batch.image, batch.image_index))
+
     def on_test_epoch_end(self) -> None:
         """Log mean IoU and the IoU of each class that occurs."""
         self.log("test_set/miou", self.test_iou.compute(), sync_dist=True)
@@ -303,17 +292,35 @@ class Segmenter(pl.LightningModule):
         optimizer = self._optimizer([p for p in self.parameters() if p.requires_grad])
         if self._scheduler is None:
             return optimizer
-        scheduler = {"scheduler": self._scheduler(optimizer), "interval": "step"}
-        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+        schedule = make_schedule(self._scheduler, optimizer, self._trainer)
+        self._schedule_length = length_of(schedule)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_start(self) -> None:
+        """Refuse a resumed schedule of a shorter run."""
+        for config in self.trainer.lr_scheduler_configs:
+            check_resumed(config.scheduler, self._schedule_length)
 
     # -- checkpoints ------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Say in the file what it fits and what it has seen, in plain values."""
-        checkpoint["ralseg"] = {"version": __version__, "segmenter": self.describe()}
+        """Say in the file what it fits, how it is made again and what it has seen, in plain values."""
+        checkpoint["ralseg"] = {"version": __version__, "segmenter": self.describe(), **self.about()}
         names = self._fit_names()
         if names is not None:
             checkpoint["ralseg"]["trained_on"] = names
+
+    def about(self) -> dict[str, Any]:
+        """What predictions need besides weights: how the segmenter is made, how images are shown to it, colours."""
+        shown = {} if self.canvas is None else {"canvas": self.canvas.describe()}
+        colours = {} if self.colours is None else {"colours": [list(colour) for colour in self.colours]}
+        return {"made": recipe_of(self), **shown, **colours}
+
+    def card(self) -> dict[str, Any]:
+        """What a user of the exported network must know: classes, colours, and how images are brought to it."""
+        canvas = (self.canvas or Canvas()).describe()
+        colours = None if self.colours is None else [list(colour) for colour in self.colours]
+        return {"class_names": list(self.class_names), "colours": colours, **canvas}
 
     def _fit_names(self) -> list[str] | None:
         """The images of this training; None if it is on regions of them, or on data that are not ralseg's."""
@@ -323,6 +330,7 @@ class Segmenter(pl.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint that does not fit, and to go on with one of a training on other images."""
         self.check_fits(checkpoint)
+        self._warn_of_other_canvas(checkpoint)
         trained_on = checkpoint["ralseg"].get("trained_on")
         is_fitting = self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
         if is_fitting and trained_on is not None and trained_on != self._fit_names():
@@ -342,9 +350,30 @@ class Segmenter(pl.LightningModule):
             raise ConfigError("the checkpoint does not fit this model: " + "; ".join(differing))
 
     def load_weights(self, checkpoint: dict[str, Any]) -> None:
-        """Take the weights of a ``ralseg pretrain`` checkpoint, if they fit."""
+        """Take the weights of a ``ralseg pretrain`` checkpoint, if they fit; images of another size are warned of."""
         self.check_fits(checkpoint)
-        self.restore(checkpoint["state_dict"])
+        try:
+            self.restore(checkpoint["state_dict"])
+        except WeightsMisfit as error:
+            made = checkpoint["ralseg"].get("made", {}).get("init_args", {})
+            differing = differences(made, recipe_of(self)["init_args"]) if made else []
+            hint = f" ({'; '.join(differing)})" if differing else ""
+            raise ConfigError(f"{error}{hint}") from error
+        self._warn_of_other_canvas(checkpoint)
+
+    def _warn_of_other_canvas(self, checkpoint: dict[str, Any]) -> None:
+        """Say once that images were shown otherwise; weights may be meant to go from one data set to another."""
+        differing = canvas_difference(checkpoint["ralseg"], self.canvas)
+        if differing and differing != self._warned_of:
+            log.warning("the segmenter's checkpoint is of a training on %s; it may do worse here", differing)
+            self._warned_of = differing
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Take weights; what does not fit is named."""
+        try:
+            return super().load_state_dict(state_dict, *args, **kwargs)
+        except RuntimeError as error:
+            raise WeightsMisfit(f"{type(self).__name__}: {misfit(state_dict, self.state_dict())}") from error
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Take weights."""

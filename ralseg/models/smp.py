@@ -1,10 +1,12 @@
 """Segmenters from segmentation-models-pytorch: every architecture but DPT, whose parts are of another kind."""
 
 import inspect
+import json
 from collections.abc import Iterator
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import segmentation_models_pytorch as smp
 import torch
@@ -14,8 +16,11 @@ from torch.nn import functional
 from ralseg.data.datamodule import SegmentationData
 from ralseg.errors import ConfigError
 from ralseg.models import encoders
-from ralseg.models.feature_cache import FeatureCache
-from ralseg.models.segmenter import Prediction, Seeds, Segmenter
+from ralseg.models.feature_cache import FeatureCache, KeptFeatures
+from ralseg.models.pixel_check import check_pixels
+from ralseg.models.prediction import Prediction, Seeds
+from ralseg.models.segmenter import Segmenter
+from ralseg.runtime.files import write_atomically
 
 Architecture = Literal[
     "FPN", "Unet", "UnetPlusPlus", "MAnet", "Linknet", "PSPNet",
@@ -26,6 +31,18 @@ _OWN_DROPOUT = {"FPN": "decoder_dropout", "PSPNet": "psp_dropout"}
 _OURS = {"self", "kwargs", "encoder_name", "encoder_weights", "in_channels", "classes", "activation", "aux_params"}
 _OURS |= set(_OWN_DROPOUT.values())  # model.dropout says it
 """Parameters of an architecture that are not the user's."""
+ABOUT = "ralseg.json"
+"""What an exported network comes with."""
+_SMP_INPUT = (
+    "(RGB / 255 - mean) / std, float32 [batch, 3, height, width]; height and width multiples of 32: images are scaled "
+    "to fit `size` (resize: pad keeps proportions, at the top left; null: their own size), then padded with their edge"
+)
+_SMP_USE = """
+## How to use it
+
+`net = segmentation_models_pytorch.from_pretrained("this folder").eval()`, then `net((RGB / 255 - mean) / std)` with the
+mean and std of `ralseg.json`, which also says the classes, their colours and the image size. Made by ralseg.
+"""
 
 
 @lru_cache(maxsize=32)
@@ -161,6 +178,10 @@ class SmpSegmenter(Segmenter):
 
     def _check_options(self, options: dict[str, Any]) -> None:
         """Refuse options that the architecture does not have: the library hands them on, and some encoders take any."""
+        if self.arch not in get_args(Architecture):
+            close = get_close_matches(str(self.arch), get_args(Architecture), 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(f"model.arch={self.arch!r} is none of {', '.join(get_args(Architecture))}{hint}")
         known = set(inspect.signature(getattr(smp, self.arch).__init__).parameters) - _OURS
         unknown = [name for name in options if name not in known]
         if unknown:
@@ -202,6 +223,7 @@ class SmpSegmenter(Segmenter):
 
         Images of any size: they are padded at the bottom and right to a multiple of the encoder's stride.
         """
+        check_pixels(image)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze_encoder):
             pixels = (image.to(self.mean.dtype) - self.mean) / self.std
             stride = max(self.net.encoder.output_stride, 32)
@@ -221,7 +243,9 @@ class SmpSegmenter(Segmenter):
 
     def encoded(self, image: Tensor, index: Tensor, flipped: Tensor | None = None) -> list[Tensor]:
         """As :meth:`encode`, with cached features where they are kept."""
-        return self.encode(image) if self.features is None else self.features(self.encode, image, index, flipped)
+        if self.features is None:
+            return self.encode(image)
+        return self.features(self.encode, image, index, flipped, self.net.encoder)
 
     def decode(self, features: list[Tensor]) -> Tensor:
         """The decoder up to and with dropout: [B, D, padded H / factor, padded W / factor]."""
@@ -266,10 +290,12 @@ class SmpSegmenter(Segmenter):
 
     def prepare(self, data: SegmentationData) -> None:
         """Make room for cached features, where they are wanted."""
-        if self.cache_features and self.features is None:
+        if self.cache_features:
             if data.augmentation.crop is not None:
                 raise ConfigError("model.cache_features needs whole images: set data.crop to null")
-            self.features = FeatureCache(len(data.dataset), self._feature_cache_bytes)
+            about = [self.encoder_name, self.arch, self.encoder_strides, self.mean.tolist(), self.std.tolist()]
+            self.features = self.features or FeatureCache(len(data.dataset), self._feature_cache_bytes)
+            self.features.keep(KeptFeatures(data, about))
 
     def _trained_modules(self) -> list[nn.Module]:
         modules = [self.net.decoder, self.net.segmentation_head]
@@ -294,7 +320,22 @@ class SmpSegmenter(Segmenter):
 
     def export(self, folder: Path) -> None:
         """Write ``smp/``, which ``segmentation_models_pytorch.from_pretrained`` reads."""
-        self.net.save_pretrained(str(folder / "smp"))
+        self.export_smp(folder / "smp")
+
+    def export_smp(self, folder: Path) -> None:
+        """Write a folder that ``segmentation_models_pytorch.from_pretrained`` reads, with what it cannot hold beside.
+
+        ``ralseg.json`` says mean and standard deviation (of pixels from 0 to 1), classes, colours and image size.
+        """
+        self.net.save_pretrained(str(folder))
+        strides = {"encoder_strides": self.encoder_strides} if self.encoder_strides else {}
+        scale = {key: (value / 255).flatten().tolist() for key, value in (("mean", self.mean), ("std", self.std))}
+        card = {"input": _SMP_INPUT, **scale, **self.card(), **strides}
+        write_atomically(folder / ABOUT, json.dumps(card, indent=1, ensure_ascii=False) + "\n")
+        readme = folder / "README.md"
+        before = readme.read_text(encoding="utf-8") if readme.is_file() else ""
+        if _SMP_USE not in before:
+            write_atomically(readme, f"{before.rstrip()}\n{_SMP_USE}".lstrip())
 
 
 class FPNSegmenter(SmpSegmenter):

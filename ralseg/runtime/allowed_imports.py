@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,14 @@ def import_object(path: str, option: str) -> Any:
     if here not in sys.path:
         sys.path.append(here)
     try:
-        return getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
+        module = importlib.import_module(module_name)
+        return getattr(module, name)
+    except ImportError as error:
         raise ConfigError(f"{option} {path}: cannot be imported ({error})") from error
+    except AttributeError as error:
+        close = get_close_matches(name, dir(module), 1)
+        hint = f"; did you mean {module_name}.{close[0]}?" if close else ""
+        raise ConfigError(f"{option} {path}: cannot be imported ({error}){hint}") from error
 
 
 def import_class(path: str, base: type, option: str) -> Any:

@@ -23,13 +23,16 @@ _SUFFIX = ".part"
 _TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.part")  # as tempfile names them
 
 
-def write_atomically(path: Path, content: str | bytes | memoryview, before: Callable[[], None] | None = None) -> None:
+def write_atomically(
+    path: Path, content: str | bytes | memoryview, before: Callable[[], None] | None = None, durable: bool = True
+) -> None:
     """Write ``content`` under a temporary name beside ``path``, flush it to disk, then rename it.
 
     Args:
         path: The file; its folder is made if need be.
         content: What will be in it.
         before: Called when the content is safe on disk, just before the renaming.
+        durable: Wait for the disk, so that the file outlives a power cut. False where it can be made anew.
     """
     data = content.encode() if isinstance(content, str) else content
     temporary: str | None = None
@@ -38,13 +41,16 @@ def write_atomically(path: Path, content: str | bytes | memoryview, before: Call
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=_SUFFIX, dir=path.parent)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        if durable:  # what can be made anew is nobody else's business, and stays as it was made: for its owner
+            Path(temporary).chmod(0o644)
         if before is not None:
             before()
         Path(temporary).replace(path)
-        _flush_folder(path.parent)
+        if durable:
+            _flush_folder(path.parent)
     except BaseException as error:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)

@@ -24,9 +24,8 @@ class Interrupted(BaseException):
         self.exit_code = 128 + number
 
     def __str__(self) -> str:
-        """In words, with the way out."""
-        name = signal.Signals(self.exit_code - 128).name
-        return f"stopped by {name}; the same command with --ckpt last goes on where this one was"
+        """In words; each command has its own way to go on."""
+        return f"stopped by {signal.Signals(self.exit_code - 128).name}"
 
 
 class Paused(Interrupted):

@@ -35,6 +35,9 @@ class Images:
     def __len__(self):
         return self.number
 
+    def content(self, position):
+        return self.height, self.width
+
 
 def grid(images=3):
     return GridLayout(4, 3).over(Images(images))

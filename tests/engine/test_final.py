@@ -1,6 +1,7 @@
 """The final training: what it is shown, what it keeps, and that it can be cut off."""
 
 import json
+from functools import partial
 
 import pytest
 import segmentation_models_pytorch as smp
@@ -49,6 +50,20 @@ def test_a_final_training_that_was_cut_off_ends_the_same(tmp_path, monkeypatch):
         for name in ("whole", "cut")
     ]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_a_schedule_is_as_long_as_the_final_training(tmp_path):
+    weights = []
+    for name, length in (("left_out", {}), ("given", {"total_steps": 8})):
+        schedule = partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=1e-2, **length)
+        acquire(tmp_path / name, options={"final": final(max_steps=8, patience=9, scheduler=schedule)})
+        saved = read_checkpoint(tmp_path / name / "budget_000010" / "checkpoints" / "last.ckpt")
+        assert saved["lr_schedulers"][0]["total_steps"] == saved["global_step"] == 8
+        weights.append(saved["state_dict"])
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    short = partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=1e-2, total_steps=6)
+    with pytest.raises(ConfigError, match=r"trainer\.final\.scheduler: OneCycleLR ends after total_steps=6"):
+        final(max_steps=8, scheduler=short)
 
 
 def test_known_sets_can_be_mixed_in(tmp_path):

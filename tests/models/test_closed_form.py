@@ -14,7 +14,7 @@ from ralseg.errors import ConfigError
 from ralseg.labels.oracle import RevealedLabels
 from ralseg.labels.vault import IGNORE
 from ralseg.models import discriminant
-from ralseg.models.segmenter import Seeds
+from ralseg.models.prediction import Seeds
 from support.closed_form import closed_form
 from support.data import small_data
 from support.layouts import Blobs
@@ -240,11 +240,13 @@ def test_frames_are_means_of_features_kept_or_not(data, net):
     images = torch.stack([data.images[index] for index in indices.tolist()])
     prediction = net.predict_batch(images, indices)
     expected = prediction.embedding().mean((2, 3))
-    assert torch.allclose(prediction.frame(), expected, atol=1e-5)
+    assert torch.allclose(prediction.frame([(1.0, 1.0)] * len(images)), expected, atol=1e-5)
     assert not torch.allclose(expected[0], expected[1], atol=1e-3)
     unprepared = closed_form()
     unprepared.load_state_dict(net.state_dict())
-    assert torch.allclose(unprepared.predict_batch(images, indices).frame(), expected, atol=1e-5)
+    assert torch.allclose(
+        unprepared.predict_batch(images, indices).frame([(1.0, 1.0)] * len(images)), expected, atol=1e-5
+    )
     regions = data.regions("train_set")
     frames = scan(net, regions, torch.tensor([13, 0, 7]), Scan(None, ("frame",))).measures["frame"]
     assert torch.allclose(frames, expected[[2, 0, 1]], atol=1e-5)  # six regions an image

@@ -9,7 +9,7 @@ from ralseg.errors import ConfigError
 from ralseg.labels import GridLayout
 from ralseg.models import FPNSegmenter, Segmenter, SmpSegmenter
 from ralseg.models.feature_cache import FeatureCache
-from ralseg.models.segmenter import Seeds
+from ralseg.models.prediction import Seeds
 from support.layouts import Hook, Images, TinyNet
 
 NAMES = ("a", "b", "c")
