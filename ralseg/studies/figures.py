@@ -12,6 +12,8 @@ from ralseg.studies.tables import Table, Verdict
 
 _COLOURS = ("#888888", "#e08214", "#1b7837", "#2166ac", "#b2182b", "#762a83", "#b8860b", "#00868b", "#c51b7d")
 _DASHES = ("-", "--", "-.", ":")
+_WIDTH = 5.6
+"""Inches: letters stay legible when a phone shrinks the picture to its width."""
 
 
 def _plots() -> Any:
@@ -33,8 +35,8 @@ def style(table: Table, method: str) -> dict[str, Any]:
 def _legend(axes: Any, below: float) -> None:
     """Under the axes, in one row if the names are short enough."""
     names = axes.get_legend_handles_labels()[1]
-    columns = 6 if sum(map(len, names)) < 50 else 3
-    axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, below), ncols=columns)
+    columns = 6 if sum(map(len, names)) < 36 else 3
+    axes.legend(fontsize=9, frameon=False, loc="upper center", bbox_to_anchor=(0.5, below), ncols=columns)
 
 
 def _save(figure: Any, folder: Path, name: str) -> str:
@@ -47,7 +49,7 @@ def _save(figure: Any, folder: Path, name: str) -> str:
 
 def budget_curves(table: Table, full: float | None, folder: Path) -> str:
     """Test mean IoU against labelled regions: mean over seeds, band of one standard deviation."""
-    figure, axes = _plots().subplots(figsize=(7.2, 4.4), layout="constrained")
+    figure, axes = _plots().subplots(figsize=(_WIDTH, 3.9), layout="constrained")
     for method in table.methods:
         scores = table.test[method]
         mean = scores.mean(0)
@@ -74,7 +76,7 @@ def differences(verdicts: list[Verdict], folder: Path) -> str:
     for verdict in verdicts:
         rows += [(f"vs {verdict.baseline}, {b} regions", d) for b, d in verdict.at_budget.items()]
         rows.append((f"vs {verdict.baseline}, area", verdict.area))
-    figure, axes = _plots().subplots(figsize=(7.2, 0.9 + 0.3 * len(rows)), layout="constrained")
+    figure, axes = _plots().subplots(figsize=(_WIDTH, 0.9 + 0.3 * len(rows)), layout="constrained")
     for place, (_, found) in enumerate(rows):
         colour = "#2166ac" if found.low > 0 else "#b2182b" if found.high < 0 else "#777777"
         if np.isfinite(found.low):
@@ -92,7 +94,7 @@ def differences(verdicts: list[Verdict], folder: Path) -> str:
 def class_shares(table: Table, found: dict[str, Any], folder: Path) -> str:
     """Class frequencies of what was selected beside what there was."""
     names = found["classes"]
-    figure, axes = _plots().subplots(figsize=(7.2, 4.2), layout="constrained")
+    figure, axes = _plots().subplots(figsize=(_WIDTH, 4.2), layout="constrained")
     bars = [("available", found["available"], {"color": "#cccccc"})] if found["available"] else []
     bars += [(m, found["methods"][m]["selected"], {"color": style(table, m)["color"]}) for m in table.methods]
     width = 0.85 / len(bars)

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from ralseg.engine.acquire_session import AcquisitionConfig
@@ -18,9 +19,15 @@ from ralseg.runtime.files import read_json
 from ralseg.runtime.mlflow_logger import ARTIFACTS, allowed_name, git_commit, tracking_uri
 from ralseg.runtime.mlflow_queue import connect, reason, shown
 from ralseg.studies.plan import CELL, RESULT, Cell, tags_of
+from ralseg.studies.tables import SCORE
 
 log = logging.getLogger(__name__)
 STUDY = "ralseg.study"
+REPORT = "report"
+CELLS = "cells.jsonl"
+_IS_REPORTED = "ralseg.is_reported"
+_VIEW = "ralseg-budget-curves"
+_SHARED_VIEW = "mlflow.sharedViewState."  # what MLflow's own button "Share view" writes
 
 
 class Mirror:
@@ -141,14 +148,41 @@ class Mirror:
             self.client.log_artifact(run_id, str(picture), "overlays")
         self.client.set_terminated(run_id, "FINISHED")
 
-    def compare_link(self, address: str) -> str:
-        """The page of MLflow that compares the study's runs, on a server at ``address``."""
-        newest: dict[str, Run] = {}  # of runs with superseded options, none
-        for run in sorted(self.finished().values(), key=lambda run: run.info.start_time):
-            newest[run.info.run_name] = run
-        runs = [run.info.run_id for run in newest.values()]
-        asked = urlencode({"runs": json.dumps(runs), "experiments": json.dumps([self.experiment_id()])})
-        return f"{address}/#/compare-runs?{asked}"
+    # -- the study -------------------------------------------------------------------------------
+
+    def chart_link(self, address: str) -> str:
+        """The page of MLflow with the study's budget curves, on a server at ``address``."""
+        experiment = self.client.get_experiment(self.experiment_id())
+        asked = {"compareRunsMode": "CHART"}
+        if f"{_SHARED_VIEW}{_VIEW}" in experiment.tags:
+            asked |= {"viewStateShareKey": _VIEW}
+        return f"{address}/#/experiments/{experiment.experiment_id}/runs?{urlencode(asked)}"
+
+    def report_folder(self) -> Path | None:
+        """Where the report of the study can be read; None if it is not at hand."""
+        try:
+            return Path(self.client.download_artifacts(self.parent().info.run_id, REPORT))
+        except (MlflowException, OSError) as error:
+            log.warning("the report of %s is not at hand (%s)", self.study, reason(error))
+            return None
+
+    def show_budget_curves(self, cells: list[dict[str, Any]]) -> None:
+        """Keep a view of MLflow's chart page: test mean IoU against labelled regions, the mean of each method.
+
+        Without it the page is empty, for it shows parent runs only. Runs of options that the report no longer uses
+        are left out of it.
+
+        Args:
+            cells: The lines of the report's ``cells.jsonl``.
+        """
+        identities = {cell["identity"] for cell in cells}
+        for identity, run in self.finished().items():
+            is_reported = str(identity in identities)
+            if run.data.tags.get(_IS_REPORTED) != is_reported:
+                self.client.set_tag(run.info.run_id, _IS_REPORTED, is_reported)
+        scores = [scores[SCORE] for cell in cells for scores in cell["result"]["budgets"].values()]
+        view = json.dumps(_budget_view(min(scores), max(scores)))
+        self.client.set_experiment_tag(self.experiment_id(), f"{_SHARED_VIEW}{_VIEW}", view)
 
     def upload_report(self, folder: Path, config: str) -> None:
         """Attach the report's page, figures and tables to the parent run."""
@@ -156,12 +190,13 @@ class Mirror:
         self.client.log_text(run_id, config, "study.yaml")
         for path in sorted(folder.iterdir()):
             if path.is_file():
-                self.client.log_artifact(run_id, str(path), "report")
+                self.client.log_artifact(run_id, str(path), REPORT)
         verdict = read_json(folder / "verdict.json") or {"differences": []}
         for entry in verdict["differences"]:
             if entry["what"] == "area":
                 name = f"verdict/{entry['method']}/area_minus_{entry['baseline']}"
                 self.client.log_metric(run_id, name, entry["mean"])
+        self.show_budget_curves([json.loads(line) for line in (folder / CELLS).read_text().splitlines()])
         self.client.set_terminated(run_id, "FINISHED")
 
 
@@ -173,6 +208,33 @@ def studies(uri: str) -> list[str]:
         if client.search_runs([experiment.experiment_id], f"tags.`{STUDY}` = 'parent'", max_results=1):
             found.append(experiment.name)
     return found
+
+
+def _budget_view(low: float, high: float) -> dict[str, Any]:
+    """The state of MLflow's chart page with one chart on top, whose scores lie between two values."""
+    section = {"uuid": "budget", "name": "Budget curves", "display": True, "columns": 1, "cardHeight": 520}
+    room = max(0.1 * (high - low), 0.005)
+    chart = {
+        "type": "LINE",
+        "uuid": "budget-miou",
+        "metricSectionId": section["uuid"],
+        "metricKey": SCORE,
+        "selectedMetricKeys": [SCORE],
+        "xAxisKey": "step",
+        "useGlobalXaxisKey": False,
+        "yAxisKey": "metric",
+        "lineSmoothness": 0,  # the page smooths what says nothing of it
+        "useGlobalLineSmoothing": False,
+        "range": {"yMin": low - room, "yMax": high + room},
+    }
+    return {
+        "searchFilter": f"tags.`{_IS_REPORTED}` = 'True'",
+        "groupBy": {"aggregateFunction": "average", "groupByKeys": [{"mode": "param", "groupByData": "method"}]},
+        "runsHiddenMode": "SHOW_ALL",
+        "isAccordionReordered": True,
+        "compareRunSections": [section],
+        "compareRunCharts": [chart],
+    }
 
 
 def _metrics(result: dict[str, Any]) -> list[Metric]:

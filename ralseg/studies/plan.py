@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ralseg import __version__
 from ralseg.agents.loading import is_file, policy_identity, policy_tag
-from ralseg.config import load_config, set_option
+from ralseg.config import command_config, set_option
 from ralseg.errors import ConfigError, RalsegError
 from ralseg.runtime import allowed_imports, run_folder
 from ralseg.runtime.files import file_hash, read_json, write_atomically
@@ -31,7 +31,8 @@ class Study:
     Args:
         name: Name of the study, and of its MLflow experiment.
         folder: Everything of the study goes here.
-        acquire: Configuration of `ralseg acquire` that all cells share.
+        acquire: Configuration of `ralseg acquire` that all cells share, or several that are merged in their order. In a
+            file with sections it is that file, unless said otherwise.
         methods: A policy for each name: what `ralseg acquire --policy` takes. ``{seed}`` stands for the seed, for
             policies that were trained per seed. A list: policies of one recipe that were trained independently; the
             seeds take them in turn.
@@ -39,7 +40,7 @@ class Study:
         initial_weights: theta_0 of a seed, with ``{seed}`` in it.
         options: More options of `ralseg acquire` by their dotted names, the same for all cells.
         method_options: Options of single methods, ``{bald: {trainer.acquisition.pool_size: 20}}``.
-        ours: The method that is compared with the others.
+        ours: The method that is compared with the others; without, the best by the mean.
         full_supervision: The ``test.json`` of a segmenter that was trained on all labels, for the 96 % line.
         jobs: Cells that run at the same time on this machine, each with its share of the cores.
         engine: ``local`` processes, SLURM by ``submitit``, or a ``ray`` cluster; see docs/scale.md.
@@ -54,7 +55,7 @@ class Study:
 
     name: str = "study"
     folder: str = "runs/compare"
-    acquire: str = "synthetic_acquire.yaml"
+    acquire: str | list[str] = "synthetic_acquire.yaml"
     methods: dict[str, str | list[str]] = field(default_factory=lambda: {"uniform": "uniform", "entropy": "entropy"})
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     initial_weights: str | None = None
@@ -68,8 +69,8 @@ class Study:
     retries: int = 1
 
     def __post_init__(self) -> None:
-        if not self.methods or not self.seeds:
-            raise ConfigError("a study needs at least one of methods and one of seeds")
+        if not self.methods or not self.seeds or not self.acquire:
+            raise ConfigError("a study needs at least one of methods, one of seeds, and one configuration (acquire)")
         if len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds={self.seeds}: each may stand there once")
         if self.ours is not None and self.ours not in self.methods:
@@ -107,8 +108,8 @@ class Cell:
     method: str
     seed: int
     folder: Path
-    acquire: str  # name of `ralseg acquire`'s configuration, for people
-    content: dict[str, Any]  # what is in it
+    acquire: list[str]  # names of `ralseg acquire`'s configurations, for people
+    content: dict[str, Any]  # what is in them
     policy: str
     options: dict[str, Any]  # what it has beside, by dotted names
 
@@ -170,7 +171,8 @@ class Cell:
 
     def command(self) -> str:
         """The same as a person would type it."""
-        arguments = ["acquire", "--config", self.acquire, "--policy", self.policy, "--seed_everything", str(self.seed)]
+        arguments = ["acquire", *(part for name in self.acquire for part in ("--config", name))]
+        arguments += ["--policy", self.policy, "--seed_everything", str(self.seed)]
         for key, value in self.options.items():
             arguments += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
         return shlex.join(["ralseg", *arguments, "--trainer.default_root_dir", str(self.folder), "--ckpt", "last"])
@@ -185,14 +187,22 @@ def _inside(content: Any, key: str) -> Any:
 
 def make_cells(config: Study) -> list[Cell]:
     """All cells, seed by seed: a study that is cut off has whole pairs."""
-    content = load_config(config.acquire)
+    content = command_config(config.acquire, "acquire")
+    if "policy" in content:  # the study has policies of its own, and arguments are those of a policy
+        content = {key: value for key, value in content.items() if key not in ("policy", "policy_args")}
+    names = [config.acquire] if isinstance(config.acquire, str) else config.acquire
     cells = []
     for seed in config.seeds:
         for method in config.methods:
             options: dict[str, Any] = {"trainer.logger": False, "trainer.enable_progress_bar": False}
             options |= config.options | config.method_options.get(method, {})
-            oracle = options.get("oracle")
+            oracle = options.get("oracle", content.get("oracle"))
             named = str(oracle.get("class_path") if isinstance(oracle, dict) else oracle)
+            if named in ("crops", "none"):
+                raise ConfigError(
+                    f"acquire.oracle={named}: people would have to label for every method and seed; a study reveals "
+                    "masks that are there: options: {oracle: masks}"
+                )
             if "." in named:
                 allowed_imports.check(named, "options.oracle")
             if config.initial_weights is not None:
@@ -201,7 +211,7 @@ def make_cells(config: Study) -> list[Cell]:
             if "." in policy and not is_file(policy):
                 allowed_imports.check(policy, f"methods.{method}")
             folder = Path(config.folder) / "cells" / method / f"seed{seed}"
-            cells.append(Cell(method, seed, folder, config.acquire, content, policy, options))
+            cells.append(Cell(method, seed, folder, names, content, policy, options))
     return cells
 
 

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment, FileSystemLoader, Template
 from PIL import Image
 
 from ralseg.data.datamodule import SegmentationData
 from ralseg.engine.selection import draw_boxes
 from ralseg.runtime.files import write_atomically
 from ralseg.studies import figures
-from ralseg.studies.statistics import FEWEST_FOR_BOOTSTRAP
+from ralseg.studies.statistics import FEWEST_FOR_BOOTSTRAP, Difference
 from ralseg.studies.tables import Table, Verdict, as_json, class_table, compare, costs, frequencies
+from ralseg.studies.verdicts import caveat, in_words, settled
 
 PAGE = "report.html"
 PANEL_IMAGES = 3
@@ -36,15 +37,15 @@ def make_report(
     data: SegmentationData | None = None,
     selections: dict[tuple[str, int], Path] | None = None,
     learning_curve: Path | None = None,
-) -> tuple[Path, Table, list[Verdict]]:
-    """Write the page and everything on it.
+) -> tuple[Path, Table, list[Verdict], str]:
+    """Write the page and everything on it; gives the page, the scores, the verdicts and the headline.
 
     Args:
         results: ``result.json`` of the finished cells.
         methods: Their order.
         folder: Where the report goes.
         title: Name of the study.
-        ours: The method that is compared with the others; the last of ``methods`` if None.
+        ours: The method that is compared with the others; the best by the mean area if None.
         full: Test mean IoU of full supervision, in points.
         missing: Cells that are not finished.
         method_options: Options in which methods differ on purpose.
@@ -53,20 +54,24 @@ def make_report(
         learning_curve: A picture of how the policy learned.
     """
     table = Table.of(results, methods)
-    ours = ours or methods[-1]
+    is_named = ours is not None
+    ours = ours or table.best()
     others = [method for method in table.methods if method != ours]
     verdicts = [compare(table, ours, other) for other in others] if ours in table.methods else []
+    words = in_words(ours, verdicts, is_named)
     shares = frequencies(results, table)
     drawn = {
         "budget_curves": figures.budget_curves(table, full, folder),
         "class_shares": figures.class_shares(table, shares, folder),
         "differences": figures.differences(verdicts, folder) if verdicts else None,
     }
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
-    text = environment.get_template("report.html.j2").render(
+    text = template("report.html.j2").render(
         name=title,
         table=table,
+        words=words,
+        caveat=caveat(is_named),
         verdicts=verdicts,
+        differences=[row for verdict in verdicts for row in difference_rows(verdict)],
         ours=ours,
         full=full,
         missing=missing or [],
@@ -77,13 +82,15 @@ def make_report(
         regions=results[0]["regions"],
         how=_how(len(table.seeds)),
         scores=scores_by_method(table),
+        areas={m: dict(zip(table.seeds, table.areas(m), strict=True)) for m in table.methods},
         reward_scores={m: _cells(table.reward[m]) for m in table.methods},
         classes=class_table(results, table),
         frequencies=shares,
         costs=costs(results, table),
-        figures={key: _embedded(folder / f"{name}.svg") for key, name in drawn.items() if name},
+        figures={key: embedded(folder / f"{name}.svg") for key, name in drawn.items() if name},
         panels=_panels(table, data, selections or {}),
-        learning_curve=_embedded(learning_curve) if learning_curve and learning_curve.is_file() else None,
+        learning_curve=embedded(learning_curve) if learning_curve and learning_curve.is_file() else None,
+        unbroken=lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
         best=lambda row: max((v for v in row.values() if not math.isnan(v)), default=math.nan),
         score=lambda value: "-" if math.isnan(value) else f"{value:.2f}",
         number=lambda value: "-" if math.isnan(value) else f"{value:.0f}",
@@ -92,14 +99,39 @@ def make_report(
     write_atomically(folder / PAGE, text)
     write_atomically(folder / "results.csv", results_csv(results))
     write_atomically(folder / "classes.csv", classes_csv(class_table(results, table), table))
-    write_atomically(folder / "verdict.json", json.dumps(as_json(verdicts), indent=1) + "\n")
-    return folder / PAGE, table, verdicts
+    write_atomically(folder / "verdict.json", json.dumps(words | as_json(verdicts), indent=1) + "\n")
+    return folder / PAGE, table, verdicts, words["headline"]
+
+
+def template(name: str) -> Template:
+    """A page of this package; what is put into it is escaped."""
+    return Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True).get_template(name)
 
 
 def _how(seeds: int) -> str:
     if seeds < FEWEST_FOR_BOOTSTRAP:
         return f"Student's t, for a bootstrap of {seeds} seeds would be too narrow"
     return "a bootstrap over seeds, widened for small samples"
+
+
+def difference_rows(verdict: Verdict) -> list[list[str]]:
+    """Every paired difference with a baseline: from it, in what, how much, its interval, and what would settle it."""
+    sets = (
+        ("test set", verdict.area, verdict.at_budget),
+        ("reward set", verdict.reward_area, verdict.reward_at_budget),
+    )
+    rows = []
+    for name, whole, at_budget in sets:
+        rows.append([verdict.baseline, f"{name}, area", *_difference(whole)])
+        rows += [[verdict.baseline, f"{name}, {budget}", *_difference(found)] for budget, found in at_budget.items()]
+    return rows
+
+
+def _difference(found: Difference) -> list[str]:
+    if found.count < 2:
+        return [f"{found.mean:+.2f}", "-", "undecided", "-"]
+    settles = "-" if found.is_clear else settled([found])
+    return [f"{found.mean:+.2f}", f"{found.low:+.2f} to {found.high:+.2f}", found.standing, settles]
 
 
 def scores_by_method(table: Table) -> dict[str, list[str]]:
@@ -116,7 +148,7 @@ def _cells(scores: Any) -> list[str]:
     return [_cell(column) for column in scores.T]
 
 
-def _embedded(path: Path) -> str:
+def embedded(path: Path) -> str:
     """A picture as a data URL, so that the page stands alone."""
     kind = "image/svg+xml" if path.suffix == ".svg" else "image/png"
     return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"

@@ -15,10 +15,10 @@ from ralseg.data.datamodule import SegmentationData
 from ralseg.errors import DataError, RalsegError
 from ralseg.runtime.files import read_json, write_atomically
 from ralseg.studies.executors import Executor, make_executor
-from ralseg.studies.mlflow_sync import Mirror
+from ralseg.studies.mlflow_sync import CELLS, REPORT, Mirror
 from ralseg.studies.plan import RESULT, Acquire, Cell, Study, make_cells
 from ralseg.studies.report import make_report, scores_by_method
-from ralseg.studies.tables import SCORE, Table
+from ralseg.studies.tables import SCORE, Table, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +57,11 @@ def compare_study(
     mirror_missing(results, mirror)
     unfinished = [cell.title for cell in cells if cell not in results]
     if not results:
-        raise DataError(f"none of the {len(cells)} cells is finished; their logs are in {folder / 'cells'}")
-    page, table, verdicts = make_report(
+        raise DataError(f"none of the {len(cells)} cells is finished; their logs are in {folder / 'logs'}")
+    page, table, verdicts, headline = make_report(
         list(results.values()),
         list(config.methods),
-        folder / "report",
+        folder / REPORT,
         config.name,
         config.ours,
         full_supervision(config),
@@ -71,12 +71,10 @@ def compare_study(
         {(cell.method, cell.seed): cell.folder / "selection.csv" for cell in results},
         learning_curve(config),
     )
-    write_atomically(folder / "report" / "cells.jsonl", cells_jsonl(list(results)))
-    mirror.safely(lambda: mirror.upload_report(folder / "report", resolved))
-    console.print(score_table(table))
-    for verdict in verdicts:
-        for text in verdict.sentences:
-            console.print(f"- {text}")
+    write_atomically(folder / REPORT / CELLS, cells_jsonl(list(results)))
+    mirror.safely(lambda: mirror.upload_report(folder / REPORT, resolved))
+    console.print(headline, highlight=False)
+    console.print(score_table(table, verdicts))
     for title, problem in failures.items():
         console.print(f"FAILED {title}: {problem.strip().splitlines()[-1]}")
     if unfinished:
@@ -137,14 +135,18 @@ def mirror_missing(results: dict[Cell, dict[str, Any]], mirror: Mirror) -> None:
             mirror.safely(partial(mirror.upload, cell, result))
 
 
-def score_table(table: Table) -> ScreenTable:
-    """One row a method, for the screen."""
+def score_table(table: Table, verdicts: list[Verdict]) -> ScreenTable:
+    """One row a method, for the screen; its last column says how the compared method stands against it."""
     shown = ScreenTable(title=f"test mean IoU at so many labelled regions, {len(table.seeds)} seeds")
-    shown.add_column("method")
+    shown.add_column("method", no_wrap=True, min_width=max(map(len, table.methods)))
     for column in (*map(str, table.budgets), "area"):
         shown.add_column(column, justify="right")
+    if verdicts:
+        shown.title = f"{shown.title}\nverdict: how {verdicts[0].method} stands against each method"
+        shown.add_column("verdict", no_wrap=True)
+    standings = {verdict.baseline: verdict.area.standing for verdict in verdicts}
     for method, scores in scores_by_method(table).items():
-        shown.add_row(method, *scores)
+        shown.add_row(method, *scores, *([standings.get(method, "")] if verdicts else []))
     return shown
 
 

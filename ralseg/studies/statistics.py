@@ -4,6 +4,7 @@ import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +16,9 @@ FEWEST_FOR_BOOTSTRAP = 6
 """Below this a resample cannot reach beyond the observed extremes, and intervals come out too narrow."""
 _RESAMPLES = 4999
 MOST_SEEDS = 1000
+MOST_MORE = 50
+"""Beyond so many more seeds no number is said: it would be a guess about a difference close to nothing."""
+Standing = Literal["ahead", "behind", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,19 @@ class Difference:
     def is_clear(self) -> bool:
         """Whether the interval leaves out zero."""
         return self.low > 0 or self.high < 0
+
+    @property
+    def standing(self) -> Standing:
+        """How the first stands against the second: the side of zero on which the interval lies, if it is on one."""
+        if not self.is_clear:
+            return "undecided"
+        return "ahead" if self.mean > 0 else "behind"
+
+    @property
+    def more(self) -> int | None:
+        """Seeds that an undecided comparison still lacks; None if more than 50, or if nothing tells."""
+        more = None if self.needed is None else max(self.needed - self.count, 1)
+        return None if more is None or more > MOST_MORE else more
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike) -> Difference:
@@ -114,6 +131,18 @@ class Saving:
     low: float
     high: float
 
+    @property
+    def standing(self) -> Standing:
+        """The side of zero on which the interval lies, in whole percents; undecided if there is no interval."""
+        if self.low >= 0.5:
+            return "ahead"
+        return "behind" if self.high <= -0.5 else "undecided"
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the method's mean curve reaches the target at all."""
+        return not math.isnan(self.labels)
+
 
 def labels_saved(
     budgets: Sequence[int], method: NDArray[np.float64], baseline: NDArray[np.float64], target: float
@@ -143,21 +172,3 @@ def labels_saved(
         low, high = float(found.low), float(found.high)
     saved = math.nan if math.isnan(mine) or math.isnan(theirs) else 100 * (1 - mine / theirs)
     return Saving(target, mine, theirs, saved, low, high)
-
-
-def sentence(method: str, baseline: str, what: str, found: Difference) -> str:
-    """The verdict in plain words; scores are in points."""
-    if found.count < 2:
-        return f"{method} and {baseline} were compared with one seed only: nothing can be said."
-    interval = f"95 % interval {found.low:+.2f} to {found.high:+.2f}, {found.count} seeds"
-    if found.is_clear:
-        word = "better" if found.mean > 0 else "worse"
-        return f"{method} is {word} than {baseline} in {what}: {found.mean:+.2f} points ({interval})."
-    if found.needed is None:
-        more = f"if the difference is as small as it looks, more than {MOST_SEEDS} seeds would be needed"
-    else:
-        more = f"about {max(found.needed - found.count, 1)} more would be needed"
-    return (
-        f"{method} is not distinguishable from {baseline} in {what} with {found.count} seeds: "
-        f"{found.mean:+.2f} points (95 % interval {found.low:+.2f} to {found.high:+.2f}); {more}."
-    )

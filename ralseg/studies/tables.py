@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ralseg.errors import DataError
-from ralseg.studies.statistics import Difference, Saving, area, labels_saved, paired_difference, sentence
+from ralseg.studies.statistics import Difference, Saving, area, labels_saved, paired_difference
 
 SCORE = "test_set/miou"
 
@@ -48,6 +48,10 @@ class Table:
         """Area under the budget curve of each seed."""
         return [area(self.budgets, row) for row in self.test[method]]
 
+    def best(self) -> str:
+        """The method with the largest mean area."""
+        return max(self.methods, key=lambda method: float(np.mean(self.areas(method))))
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -60,7 +64,11 @@ class Verdict:
     reward_at_budget: dict[int, Difference]
     reward_area: Difference
     savings: list[Saving]
-    sentences: list[str]
+
+    @property
+    def saving(self) -> Saving | None:
+        """Labels saved at the baseline's best mean score; None with one budget."""
+        return self.savings[-1] if self.savings else None
 
 
 def compare(table: Table, method: str, baseline: str) -> Verdict:
@@ -69,15 +77,7 @@ def compare(table: Table, method: str, baseline: str) -> Verdict:
     at_budget, whole = _paired(table.budgets, mine, theirs)
     reward_at_budget, reward_area = _paired(table.budgets, table.reward[method], table.reward[baseline])
     savings = [labels_saved(table.budgets, mine, theirs, target) for target in targets(theirs)]
-    last = table.budgets[-1]
-    sentences = [
-        sentence(method, baseline, "the area under the budget curve", whole),
-        sentence(method, baseline, f"test mean IoU at {last} regions", at_budget[last]),
-        sentence(method, baseline, "the area under the reward set's budget curve", reward_area),
-    ]
-    if savings:
-        sentences.append(_said(method, baseline, savings[-1]))
-    return Verdict(method, baseline, at_budget, whole, reward_at_budget, reward_area, savings, sentences)
+    return Verdict(method, baseline, at_budget, whole, reward_at_budget, reward_area, savings)
 
 
 def _paired(
@@ -87,24 +87,6 @@ def _paired(
     at_budget = {b: paired_difference(mine[:, i], theirs[:, i]) for i, b in enumerate(budgets)}
     areas = ([area(budgets, row) for row in scores] for scores in (mine, theirs))
     return at_budget, paired_difference(*areas)
-
-
-def _said(method: str, baseline: str, saving: Saving) -> str:
-    """Labels saved at the baseline's best mean score, in plain words."""
-    if math.isnan(saving.percent):
-        return f"{method} did not reach {baseline}'s best mean score, {saving.target:.1f} points, within the budgets."
-    low, high = sorted((abs(saving.low), abs(saving.high)))
-    word = "fewer" if saving.percent >= 0 else "more"
-    if math.isnan(saving.low):
-        sure = ""
-    elif saving.low < 0 < saving.high:
-        sure = f" (95 % interval {-saving.low:.0f} % more to {saving.high:.0f} % fewer)"
-    else:
-        sure = f" (95 % interval {low:.0f} to {high:.0f} % {word})"
-    return (
-        f"For {baseline}'s best mean score, {saving.target:.1f} points, {method} needed {saving.labels:.0f} labelled "
-        f"regions and {baseline} {saving.baseline_labels:.0f}: {abs(saving.percent):.0f} % {word}{sure}."
-    )
 
 
 def targets(baseline: NDArray[np.float64]) -> list[float]:
@@ -178,8 +160,7 @@ def as_json(verdicts: list[Verdict]) -> dict[str, Any]:
         entries += [(f"reward set, budget {b}", d) for b, d in v.reward_at_budget.items()]
         differences += [{"method": v.method, "baseline": v.baseline, "what": w, **asdict(d)} for w, d in entries]
     savings = [{"method": v.method, "baseline": v.baseline, **asdict(s)} for v in verdicts for s in v.savings]
-    sentences = [text for v in verdicts for text in v.sentences]
-    return {"differences": _plain(differences), "savings": _plain(savings), "sentences": sentences}
+    return {"differences": _plain(differences), "savings": _plain(savings)}
 
 
 def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """`ralseg compare`: paired cells, resuming, MLflow as a mirror, and the page in a real browser."""
 
+import html
 import json
 import os
 import re
@@ -27,7 +28,7 @@ from ralseg.studies.plan import Study, find_cell, make_cells, run_cell
 from ralseg.studies.report import make_report
 from ralseg.studies.tables import Table, class_table
 from support.configs import ACQUIRE, STUDY
-from support.studies import die_or_live, run_here
+from support.studies import die_or_live, fake_results, run_here, upload_fake_report
 
 HANG = 400.0
 """Seconds: what is waited for is an event; this ends a wait that would have no end."""
@@ -46,7 +47,9 @@ def test_a_study_from_start_to_end_and_again(study_folder, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "4 cells, 0 finished" in said
     assert said.rstrip().endswith("dashboard: ralseg dashboard")
-    assert "entropy is" in said
+    headline = json.loads(Path("out/report/verdict.json").read_text())["headline"]
+    assert said.index(headline) < said.index("test mean IoU at so many labelled regions")
+    assert len(re.findall("Undecided|Use |settle", said)) <= 2  # one sentence, not a wall of them
     row = next(line for line in said.splitlines() if line.startswith("│ uniform"))
     assert re.findall(r"\d+\.\d\d ± \d+\.\d\d", row) == mean_scores("uniform")
     for name in ("report.html", "results.csv", "classes.csv", "verdict.json", "budget_curves.svg", "budget_curves.png"):
@@ -103,7 +106,7 @@ def mean_scores(method: str) -> list[str]:
 
 def _lasting(text: str) -> str:
     """A report without times, and without commits: somebody may commit while the test runs."""
-    return re.sub("commit [0-9a-f, ]+", "commit", text[: text.index("<h2>Cost</h2>")])
+    return re.sub("commit [0-9a-f, ]+", "commit", text[: text.index("<summary>Cost</summary>")])
 
 
 def test_a_failed_cell_does_not_stop_the_others(study_folder, monkeypatch, capsys):
@@ -181,42 +184,15 @@ def test_commands_can_be_emitted(study_folder, monkeypatch, capsys):
     assert asked == ["entropy/seed0", "uniform/seed1", "entropy/seed1"]  # what a scheduler has run is finished
 
 
-def fake_results(methods, seeds, effect=0.0, names=("road", "<b>tree</b>")) -> list[dict]:
-    rng = np.random.default_rng(0)
-    results = []
-    for seed in seeds:
-        start = rng.normal(40, 2)
-        for number, method in enumerate(methods):
-            budgets = {}
-            for budget in (100, 200, 300):
-                score = (start + budget / 50 + effect * number + rng.normal(0, 0.2)) / 100
-                shares = {"classes": list(names), "selected": [0.6, 0.4], "available": [0.9, 0.1]}
-                shares |= {"selected_entropy": 0.67, "available_entropy": 0.33}
-                scores = {"iterations": 40, "test_set/miou": score, "reward_set/miou": score + 0.02}
-                scores |= {f"test_set/iou/{name}": score for name in names}
-                budgets[str(budget)] = scores | {"class_frequencies": shares}
-            results.append(
-                {
-                    "method": method,
-                    "seed": seed,
-                    "budgets": budgets,
-                    "version": "0",
-                    "dataset": "Fake & Co",
-                    "regions": 999,
-                }
-                | {"seconds": {"candidates": 3.0}, "acquisition": {"regions_per_step": 10}}
-            )
-    return results
-
-
 def test_the_report_says_what_the_numbers_say(tmp_path):
     results = fake_results(["uniform", "entropy", "learned"], range(8), effect=1.0)
     for result in results:
         for scores in result["budgets"].values():  # twice the difference on the reward set
             scores["reward_set/miou"] = 2 * scores["test_set/miou"]
-    path, table, verdicts = make_report(
+    path, table, verdicts, headline = make_report(
         results, ["uniform", "entropy", "learned"], tmp_path, "fake <i>", ours="learned"
     )
+    assert json.loads((tmp_path / "verdict.json").read_text())["headline"] == headline
     assert [v.baseline for v in verdicts] == ["uniform", "entropy"]
     assert verdicts[0].area.mean == pytest.approx(2, abs=0.2)
     assert verdicts[0].area.is_clear
@@ -301,7 +277,7 @@ def browser() -> str:
 @pytest.mark.slow
 def test_the_page_in_a_browser(tmp_path, width):
     path, *_ = make_report(
-        fake_results(["uniform", "learned"], range(6), 1.0), ["uniform", "learned"], tmp_path, "page"
+        fake_results(["uniform", "learned"], range(6), 1.0), ["uniform", "learned"], tmp_path, "page", ours="learned"
     )
     picture = tmp_path / "page.png"
     command = [
@@ -310,7 +286,7 @@ def test_the_page_in_a_browser(tmp_path, width):
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=True)
     assert "CONSOLE" not in done.stderr
-    assert "learned is better than uniform" in done.stdout
+    assert "learned is ahead of uniform" in done.stdout
     assert picture.stat().st_size > 20_000
 
 
@@ -325,9 +301,11 @@ def test_the_dashboard_in_a_browser(study_folder):
     chromium = browser()
     cells = make_cells(Study(name="shown", acquire="tiny.yaml", folder="out", seeds=[0]))
     mirror = Mirror("shown")
-    for cell, result in zip(cells, fake_results(["uniform", "entropy"], [0]), strict=True):
+    results = fake_results(["uniform", "entropy"], [0])
+    for cell, result in zip(cells, results, strict=True):
         cell.folder.mkdir(parents=True)
         mirror.upload(cell, result)
+    upload_fake_report(mirror, cells, results)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -337,11 +315,18 @@ def test_the_dashboard_in_a_browser(study_folder):
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
     )
     try:
-        link = server.stdout.readline().strip()
-        assert link.startswith(f"shown: http://127.0.0.1:{port}/#/compare-runs?")
+        first = server.stdout.readline().strip()
+        studies = first.removeprefix("studies and their reports: ")
+        assert studies.startswith("http://127.0.0.1:")
+        listed = urllib.request.urlopen(studies, timeout=HANG).read().decode()
+        assert "Undecided between entropy and uniform: one seed" in listed
+        link = html.unescape(re.search(r'href="([^"]+)">Budget curves in MLflow', listed)[1])
+        assert link.startswith(f"http://127.0.0.1:{port}/#/experiments/")
         wait_until(lambda: answers(f"http://127.0.0.1:{port}/health"), server)
-        with Page(chromium, link.removeprefix("shown: ")) as page:
-            wait_until(lambda: "Comparing 2 Runs" in page.text() and "entropy/seed0" in page.text(), server)
+        with Page(chromium, link) as page:
+            wait_until(
+                lambda: all(part in page.text() for part in ("Budget curves", "entropy (test_set/miou)")), server
+            )
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(HANG)

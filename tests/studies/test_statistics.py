@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from ralseg.studies import statistics
-from ralseg.studies.statistics import area, labels_for, labels_saved, paired_difference, seeds_needed, sentence
+from ralseg.studies.statistics import area, labels_for, labels_saved, paired_difference, seeds_needed
 
 
 def detections(count: int, effect: float, trials: int = 400) -> float:
@@ -65,15 +65,19 @@ def test_labels_saved():
     assert math.isnan(labels_saved([100, 200, 300], baseline, baseline, target=60).percent)
 
 
-def test_sentences():
+def test_standings():
     clear = paired_difference([2.0, 2.1, 1.9, 2.2, 2.0, 1.8], [0.0] * 6)
-    assert sentence("learned", "uniform", "mean IoU", clear).startswith(
-        "learned is better than uniform in mean IoU: +2.00"
-    )
-    unclear = paired_difference([2.0, -1.5, 0.4], [0.0, 0.0, 0.0])
-    assert "not distinguishable from uniform" in sentence("learned", "uniform", "mean IoU", unclear)
-    assert "more would be needed" in sentence("learned", "uniform", "mean IoU", unclear)
-    one = paired_difference([1.0], [0.0])
-    assert "one seed only" in sentence("a", "b", "mean IoU", one)
-    same = paired_difference([1.0, 2.0], [1.0, 2.0])
-    assert not same.is_clear
+    assert clear.standing == "ahead"
+    assert paired_difference([0.0] * 6, [2.0, 2.1, 1.9, 2.2, 2.0, 1.8]).standing == "behind"
+    for undecided in ([2.0, -1.5, 0.4], [1.0], [0.0, 0.0]):
+        assert paired_difference(undecided, [0.0] * len(undecided)).standing == "undecided"
+
+
+def test_how_many_more_seeds_is_one_number_with_an_end():
+    found = paired_difference([2.0, 0.1, 0.9], [0.0] * 3)
+    assert found.more == seeds_needed(np.array([2.0, 0.1, 0.9])) - 3
+    far = paired_difference([1.0, -1.0, 0.5], [0.0] * 3)
+    assert far.needed is not None
+    assert far.needed > 53
+    assert far.more is None
+    assert paired_difference([1.0], [0.0]).more is None
