@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ralseg.acquisition.policy import Policy
 from ralseg.agents.base import Agent
+from ralseg.data.any_image import AnyImage
 from ralseg.data.datamodule import SegmentationData
 from ralseg.engine.acquire_session import AcquisitionConfig
 from ralseg.engine.acquire_trainer import AcquireTrainer
@@ -21,9 +21,9 @@ from ralseg.engine.game import Game
 from ralseg.engine.trainer import RunTrainer
 from ralseg.errors import ConfigError
 from ralseg.labels.oracle import Oracle
-from ralseg.models.segmenter import Segmenter, predicted_classes
+from ralseg.models.loading import load
+from ralseg.models.segmenter import Segmenter
 from ralseg.runtime import run_folder
-from ralseg.runtime.checkpoints import read_checkpoint
 from ralseg.studies.plan import Study
 
 
@@ -204,12 +204,14 @@ def compare(study: Study, report_only: bool = False) -> Path:
     return Path(study.folder) / "report" / PAGE
 
 
-def load_segmenter(segmenter: Segmenter, path: str | Path) -> Segmenter:
-    """Give a segmenter the weights of a checkpoint that fits it, ready to predict.
+def load_segmenter(path: str | Path, segmenter: Segmenter | None = None) -> Segmenter:
+    """A trained segmenter, ready to predict, made from the file alone.
 
     Args:
-        segmenter: A network of the checkpoint's kind.
-        path: A checkpoint of `pretrain` or of a final training.
+        path: A checkpoint; or the folder of a run: of `pretrain`, whose best checkpoint is taken, or of `acquire`, of
+            which the tested segmenter of the largest budget is taken.
+        segmenter: Takes the weights, for checkpoints that do not say how their segmenter is made: older ones, and
+            those of classes of your own whose arguments are no plain values.
 
     Example:
         >>> import tempfile, ralseg
@@ -220,16 +222,19 @@ def load_segmenter(segmenter: Segmenter, path: str | Path) -> Segmenter:
         >>> quiet = {"accelerator": "cpu", "enable_progress_bar": False}
         >>> theta_0 = ralseg.pretrain(net, data, tempfile.mkdtemp(), max_epochs=1, **quiet)  # doctest: +ELLIPSIS
         best reward_set/miou ...
-        >>> load_segmenter(net, theta_0).training
-        False
+        >>> load_segmenter(theta_0).predict(streets.read_image(0)).shape
+        (64, 64)
     """
-    segmenter.load_weights(read_checkpoint(Path(path)))
-    return segmenter.eval()
+    return load(Path(path), segmenter)
 
 
-@torch.no_grad()
-def predict(segmenter: Segmenter, image: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The class of each pixel of one image: [height, width, 3] of uint8 -> [height, width].
+def predict(segmenter: Segmenter, image: AnyImage) -> NDArray[np.uint8]:
+    """The class of each pixel of one image, in its own size: [height, width]. The same as ``segmenter.predict(image)``.
+
+    Args:
+        segmenter: The network.
+        image: [height, width, 3] or grey [height, width], of uint8 or of floats from 0 to 1, an image of Pillow's, or
+            a file.
 
     Example:
         >>> from ralseg.models import FPNSegmenter
@@ -237,12 +242,4 @@ def predict(segmenter: Segmenter, image: NDArray[np.uint8]) -> NDArray[np.int64]
         >>> predict(net, np.zeros((50, 70, 3), np.uint8)).shape
         (50, 70)
     """
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        raise ConfigError(
-            f"predict() takes an RGB image [height, width, 3] of uint8, not {image.shape} of {image.dtype}"
-        )
-    was_training = segmenter.training
-    pixels = torch.from_numpy(image.copy()).movedim(-1, 0)[None].to(segmenter.device)
-    classes: NDArray[np.int64] = predicted_classes(segmenter.eval()(pixels))[0].cpu().numpy()
-    segmenter.train(was_training)
-    return classes
+    return segmenter.predict(image)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from difflib import get_close_matches
 
 from ralseg import __version__
 from ralseg.config import resolve_configs
@@ -9,14 +10,21 @@ from ralseg.errors import RalsegError
 from ralseg.runtime.signals import Interrupted, interrupts
 
 COMMANDS = {
+    "init": "look at a folder of images and masks, and write one configuration for all commands",
     "pretrain": "train a segmenter: theta_0, or the full-supervision upper bound",
     "fit": "play episodes on labelled images and learn the policy",
     "acquire": "spend a labelling budget with a learned policy or a heuristic, then train and test",
+    "predict": "the classes of all images of a folder, by a trained segmenter",
+    "export": "a trained segmenter as ONNX, TorchScript or for segmentation-models-pytorch",
     "compare": "methods x budgets x seeds: acquire runs, statistics, one HTML report",
-    "dashboard": "MLflow's page on the runs of this folder",
+    "dashboard": "the studies of this folder with their reports, and MLflow's page on all runs",
     "test": "test a segmenter's checkpoint, IoU class by class",
     "data": "`ralseg data check`: counts, class frequencies, a contact sheet, every problem found",
 }
+
+_GOES_ON = dict.fromkeys(
+    ("pretrain", "fit", "acquire"), "; the same command with --ckpt last goes on where this one was"
+) | dict.fromkeys(("compare", "predict"), "; the same command goes on where this one was")
 
 _HELP = """usage: ralseg COMMAND --config NAME.yaml [--key value ...]
 
@@ -28,7 +36,8 @@ commands:
 A bare config name that is not a file here is looked up among the shipped ones.
 `ralseg COMMAND --help` lists every option, `ralseg COMMAND --config NAME.yaml --print_config` the
 whole configuration. Exit codes: 0 done, 1 internal error, 2 configuration, 3 data, 4 more regions asked for
-than there are, 130 and 143 stopped by Ctrl-C and SIGTERM: the same command with --ckpt last goes on.
+than there are, 130 and 143 stopped by Ctrl-C and SIGTERM: the same command with --ckpt last goes on (`compare`
+by itself).
 """
 
 
@@ -53,18 +62,22 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"ralseg {__version__}")
         return 0
     if arguments[0] not in COMMANDS:
-        print(f"ralseg: unknown command {arguments[0]!r}; commands are {', '.join(COMMANDS)}", file=sys.stderr)
+        close = get_close_matches(arguments[0], COMMANDS, 1)
+        hint = f"did you mean {close[0]}? C" if close else "c"
+        print(f"ralseg: unknown command {arguments[0]!r}; {hint}ommands are {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     quiet_libraries()
     try:
         with interrupts.handled():
-            return run(resolve_configs(arguments))
+            # `compare` needs its arguments as they were typed, to repeat them
+            return run(arguments if arguments[0] == "compare" else resolve_configs(arguments))
     except (RalsegError, Interrupted) as error:
         if os.environ.get("RALSEG_DEBUG"):
             raise
         if is_reported_by_another(error):
             return 0
-        print(f"ralseg: {error}", file=sys.stderr)
+        way_on = _GOES_ON.get(arguments[0], "") if isinstance(error, Interrupted) else ""
+        print(f"ralseg: {error}{way_on}", file=sys.stderr)
         return error.exit_code
     finally:
         end_other_processes()

@@ -1,7 +1,6 @@
 """The commands behind the front door, each a typed parser over the classes that do the work."""
 
 import logging
-import re
 import shlex
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from argparse import ArgumentError
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
-from ralseg.config import refuse_class_nulls, refuse_nulls
+from ralseg.config import COMMON_KEYS, refuse_class_nulls, refuse_nulls, resolve_configs
+from ralseg.config_errors import explained, parsed
 from ralseg.data.datamodule import SegmentationData
 from ralseg.engine.acquire_trainer import AcquireTrainer
 from ralseg.engine.fit_trainer import FitTrainer
@@ -57,6 +58,12 @@ class CheckedCLI(LightningCLI):
         parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
         parser.link_arguments("seed_everything", "data.seed")
 
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse, and say which key is wrong and what was probably meant."""
+        command = args[0] if isinstance(args, list) else args["subcommand"]
+        with explained(self._subcommand_parsers[command], command, args):
+            super().parse_arguments(parser, args)
+
     def before_instantiate_classes(self) -> None:
         """Look at what the parser has let through."""
         command = self.config["subcommand"]
@@ -74,12 +81,26 @@ def constructors_refusals() -> Iterator[None]:
     """Turn what constructors raise on values of the wrong kind into a :class:`ConfigError`."""
     try:
         yield
+    except RalsegError:
+        raise
+    except ValueError as error:  # the parser's, where something else could stand in the class's place
+        said = _said_by_ralseg(error)
+        if said is None:
+            raise
+        raise said from error
     except (TypeError, AttributeError, OverflowError, MemoryError) as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise ConfigError(
             f"a value of the configuration cannot be used: {error or type(error).__name__} (at {place.line!r} in "
             f"{Path(place.filename).name}; RALSEG_DEBUG=1 shows more)"
         ) from error
+
+
+def _said_by_ralseg(error: BaseException | None) -> RalsegError | None:
+    """The error of ralseg that another one was raised from."""
+    while error is not None and not isinstance(error, RalsegError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 class SegmenterCLI(CheckedCLI):
@@ -158,7 +179,7 @@ def run_acquire(config: dict[str, Any]) -> int:
     # what Lightning gives to the processes that it starts for further devices: the same values, as YAML
     sys.argv[1:] = ["acquire", "--config", yaml.safe_dump(config, sort_keys=False)]
     try:
-        with explained_errors("acquire"):
+        with explained_errors(["acquire"]):
             return run_cli(AcquireCLI, AcquireTrainer, {"subcommand": "acquire", "acquire": config})
     finally:
         sys.argv[1:] = arguments
@@ -179,6 +200,28 @@ def run_pretrain(arguments: list[str]) -> int:
     return 0
 
 
+def run_init(arguments: list[str]) -> int:
+    """Run `init`."""
+    from ralseg.project import init_project
+
+    parser = ArgumentParser(
+        prog="ralseg init", description=(init_project.__doc__ or "").split("\n")[0], exit_on_error=False
+    )
+    parser.add_argument("folder", type=str, help="Holds images/ and masks/, and perhaps dataset.yaml.")
+    parser.add_argument("--out", type=str | None, help="The file to write; the folder's name with .yaml by default.")
+    parser.add_argument(
+        "--classes",
+        type=str | None,
+        help="Names of classes in order of mask values, road,crack; or road=#804080,car=#00008e",
+    )
+    parser.add_argument("--pixels", type=int | None, help="Pixels that images are scaled down to: 98304 is 256x384.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace a configuration that is there.")
+    config = parsed(parser, "init", arguments)
+    classes = None if config.classes is None else [name.strip() for name in config.classes.split(",")]
+    init_project(config.folder, config.out, classes, config.pixels, config.overwrite)
+    return 0
+
+
 def run_data(arguments: list[str]) -> int:
     """Run `data check`. Other commands' keys may stand in its configuration and are passed over."""
     if arguments[:1] != ["check"]:
@@ -187,7 +230,7 @@ def run_data(arguments: list[str]) -> int:
 
     parser = data_parser("ralseg data check", check_data.__doc__)
     parser.add_argument("--out", type=str, default="data_check", help="Folder for the report and the contact sheet.")
-    config = parser.parse_args(arguments[1:])
+    config = parsed(parser, "data check", arguments[1:])
     return check_data(make_data(parser, config), Path(config.out))
 
 
@@ -204,24 +247,14 @@ def data_parser(prog: str, description: str | None) -> ArgumentParser:
     parser = ArgumentParser(prog=prog, description=description, exit_on_error=False)
     parser.add_argument("-c", "--config", action=ActionConfigFile, help="A configuration of any command.")
     parser.add_class_arguments(SegmentationData, "data")
-    others = (
-        "seed_everything",
-        "trainer",
-        "model",
-        "agent",
-        "early_stopping",
-        "ckpt",
-        "policy",
-        "policy_args",
-        "oracle",
-    )
-    for key in others:
-        parser.add_argument(f"--{key}", type=Any, default=SUPPRESS, help=SUPPRESS)
+    for key in COMMON_KEYS:
+        if key != "data":
+            parser.add_argument(f"--{key}", type=Any, default=SUPPRESS, help=SUPPRESS)
     return parser
 
 
 def run_compare(arguments: list[str]) -> int:
-    """Run `compare`."""
+    """Run `compare`; its arguments as they were typed, for `--emit` repeats them."""
     from ralseg.studies.plan import Study, find_cell, make_cells, run_cell
     from ralseg.studies.run import compare_study
 
@@ -233,7 +266,8 @@ def run_compare(arguments: list[str]) -> int:
     parser.add_argument("--report_only", action="store_true", help="Run nothing; gather what exists, upload, report.")
     parser.add_argument("--emit", choices=["commands"], help="Print the cells' commands for any scheduler, and stop.")
     parser.add_argument("--cell", type=str | None, help="Run this cell alone (method/seed0), as --emit prints it.")
-    config = parser.parse_args(arguments)
+    resolved = resolve_configs(["compare", *arguments])
+    config = parsed(parser, "compare", resolved[1:])
     refuse_nulls(config, parser.get_defaults())
     plain = config.as_dict()
     study = Study(**{option.name: plain[option.name] for option in fields(Study)})
@@ -249,8 +283,8 @@ def run_compare(arguments: list[str]) -> int:
         if problem is not None:
             raise RalsegError(f"{config.cell}: {problem}")
         return 0
-    resolved = parser.dump(config, skip_none=False)
-    return compare_study(study, run_allowed_acquire, load_study_data, resolved, config.report_only)
+    whole = parser.dump(config, skip_none=False)
+    return compare_study(study, run_allowed_acquire, load_study_data, whole, config.report_only)
 
 
 def run_allowed_acquire(config: dict[str, Any]) -> int:
@@ -265,20 +299,19 @@ def load_study_data(config: dict[str, Any]) -> SegmentationData | None:
     """The data of a study's cells, for pictures; None where they are not at hand."""
     try:
         parser = data_parser("ralseg", None)
-        known = {key: value for key, value in config.items() if key != "trainer"}
-        return make_data(parser, parser.parse_object(known))
+        return make_data(parser, parser.parse_object({"data": config.get("data", {})}))
     except (RalsegError, ArgumentError) as error:  # a report from results of other machines needs no data
         logging.getLogger(__name__).warning("no pictures in the report: the data are not at hand (%s)", error)
         return None
 
 
 def run_dashboard(arguments: list[str]) -> int:
-    """Run `dashboard`: MLflow's own page on the store that ralseg writes to."""
+    """Run `dashboard`: a page with the reports of studies, and MLflow's own on the store that ralseg writes to."""
     parser = ArgumentParser(
-        prog="ralseg dashboard", description="Open MLflow's page on the store of this folder.", exit_on_error=False
+        prog="ralseg dashboard", description="Serve the studies of this folder and MLflow's page.", exit_on_error=False
     )
-    parser.add_argument("--port", type=int, default=5000, help="Port on this machine.")
-    config = parser.parse_args(arguments)
+    parser.add_argument("--port", type=int, default=5000, help="MLflow's port; the studies are at the next free one.")
+    config = parsed(parser, "dashboard", arguments)
     uri = tracking_uri()
     if uri.startswith("http"):
         print(f"MLFLOW_TRACKING_URI names a server; open {shown(uri)}")
@@ -286,19 +319,19 @@ def run_dashboard(arguments: list[str]) -> int:
     store = Path(uri.removeprefix("sqlite:///"))
     if not store.is_file():
         raise ConfigError(f"{store}: no runs have been tracked in this folder; start in the one you run ralseg in")
-    from ralseg.studies.mlflow_sync import Mirror, studies
+    from ralseg.studies.dashboard import HOST, serve, study_pages
 
-    address = f"http://127.0.0.1:{config.port}"
-    for study in studies(uri):
-        print(f"{study}: {Mirror(study).compare_link(address)}")
-    print(f"{address} (Ctrl-C ends it)", flush=True)
+    mlflow = f"http://{HOST}:{config.port}"
+    page = serve(partial(study_pages, uri, mlflow), config.port + 1)
+    print(f"studies and their reports: http://{HOST}:{page.server_port}")
+    print(f"MLflow: {mlflow} (Ctrl-C ends both)", flush=True)
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--port", str(config.port)]
     return subprocess.call(command)
 
 
 def quiet_console() -> None:
     """Drop the lines that are no news to anyone who runs ralseg."""
-    expected = ("litlogger", "TPU available", "GPU available")
+    expected = ("litlogger", "TPU available", "GPU available", "estimate number of stepping batches")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda record: not any(part in record.getMessage() for part in expected)
     )
@@ -310,12 +343,11 @@ def quiet_console() -> None:
 
 
 @contextmanager
-def explained_errors(command: str) -> Iterator[None]:
+def explained_errors(arguments: list[str]) -> Iterator[None]:
     """Turn what parsers and workers raise into errors that name the way out."""
     try:
-        yield
-    except ArgumentError as error:
-        raise ConfigError(_explained(str(error), command)) from error
+        with explained(None, arguments[0], arguments):
+            yield
     except RuntimeError as error:
         if not str(error).startswith("DataLoader worker"):
             raise
@@ -330,30 +362,25 @@ def run(arguments: list[str]) -> int:
     rest = allowed_imports.take_allowed(arguments)
     quiet_console()
     allowed_imports.restrict()
-    with allowed_imports.restricted(), explained_errors(rest[0]):
+    with allowed_imports.restricted(), explained_errors(rest):
         return _dispatch(rest)
-
-
-def _explained(message: str, command: str) -> str:
-    """What a parser says, with the way out."""
-    found = re.search(r"Importing '([\w.]+)' is not allowed", message)
-    if found:
-        return (
-            f"the configuration names {found[1]}, which ralseg does not import unasked; if you trust it, add "
-            f"{allowed_imports.FLAG} {found[1].rpartition('.')[0] or found[1]}"
-        )
-    return f"{message.strip()}\n(`ralseg {command} --help` lists all options)"
 
 
 def _dispatch(arguments: list[str]) -> int:
     sys.argv[1:] = arguments  # what Lightning gives to the processes that it starts for further devices
     command, rest = arguments[0], arguments[1:]
+    if command == "init":
+        return run_init(rest)
     if command == "data":
         return run_data(rest)
     if command == "compare":
         return run_compare(rest)
     if command == "dashboard":
         return run_dashboard(rest)
+    if command in ("predict", "export"):
+        from ralseg import export_command, predict_command
+
+        return predict_command.run_predict(rest) if command == "predict" else export_command.run_export(rest)
     if command == "fit":
         return run_cli(FitCLI, FitTrainer, arguments)
     if command == "acquire":

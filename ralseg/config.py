@@ -1,7 +1,8 @@
-"""Configuration files: shipped ones by bare name, files that build on others, and values that cannot be meant."""
+"""Configuration files: shipped ones by bare name, built on others, with sections for commands; impossible values."""
 
 import importlib
 import inspect
+import json
 import reprlib
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -14,6 +15,25 @@ from ralseg.errors import ConfigError
 
 BASE = "base"
 """The key under which a configuration names others that it builds on."""
+SECTIONS = ("pretrain", "test", "fit", "acquire", "compare", "predict", "export")
+"""The commands that may have a section of their own in a configuration, beside the keys that they share."""
+_KEYS_OF_FEW = {
+    "agent": ("fit",),
+    "policy": ("acquire",),
+    "policy_args": ("acquire",),
+    "oracle": ("acquire",),
+    "early_stopping": ("pretrain", "test"),
+}
+COMMON_KEYS = ("seed_everything", "data", "model", "trainer", "ckpt", *_KEYS_OF_FEW)
+"""The keys that commands share; some of them are of use to few."""
+SCHEDULE_LENGTHS = {
+    "OneCycleLR": "total_steps",
+    "CosineAnnealingLR": "T_max",
+    "PolynomialLR": "total_iters",
+    "LinearLR": "total_iters",
+}
+"""The option of a learning-rate schedule that says how long it is; 0: as long as the run."""
+_SCHEDULES = "torch.optim.lr_scheduler."
 _CONFIG_OPTIONS = ("--config", "-c")
 _OF_CLASSES = {"class_path", "init_args", "__subclasses_disabled__"}
 
@@ -40,7 +60,8 @@ def find_config(name: str, beside: Path | None = None) -> str:
     if path is None and Path(name).parent != Path():
         return name  # a path of the user's own: whoever reads it says what is wrong
     if path is None:
-        close = get_close_matches(name.removesuffix(".yaml"), [key.removesuffix(".yaml") for key in shipped], 1)
+        known = [path.stem for path in sorted(Path().glob("*.yaml"))] + [key.removesuffix(".yaml") for key in shipped]
+        close = get_close_matches(name.removesuffix(".yaml"), known, 1)
         hint = f"; did you mean {close[0]}.yaml?" if close else "."
         whole = [key for key in shipped if "/" not in key]
         raise ConfigError(
@@ -119,26 +140,165 @@ def set_option(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     return config | {first: set_option(inner, rest, value)}
 
 
+# -- one file for all commands ---------------------------------------------------------------------
+
+
+def command_config(names: str | list[str], command: str) -> dict[str, Any]:
+    """What configurations say to a command, in the order in which ``--config`` would name them.
+
+    Args:
+        names: See :func:`find_config`.
+        command: ``acquire``, say.
+    """
+    merged: dict[str, Any] = {}
+    for name in [names] if isinstance(names, str) else names:
+        merged = merge(merged, with_lengths(for_command(load_config(name), command, name)))
+    return merged
+
+
+def for_command(content: dict[str, Any], command: str, name: str) -> dict[str, Any]:
+    """What a configuration with sections says to a command: the keys that all share, then the command's own.
+
+    `test` uses the section of `pretrain` unless it has its own. A study (`compare`) has no keys in common with the
+    others. A configuration without sections is left as it is.
+
+    Args:
+        content: Of a configuration.
+        command: ``fit``, say.
+        name: Of the configuration, for messages.
+
+    Example:
+        >>> mine = {"data": {"size": 1}, "fit": {"agent": "DQN"}, "acquire": {"data": {"size": 2}}}
+        >>> for_command(mine, "acquire", "mine.yaml")
+        {'data': {'size': 2}}
+    """
+    if not has_sections(content):
+        return content
+    for key, value in content.items():
+        if key not in SECTIONS + COMMON_KEYS:
+            close = get_close_matches(str(key), SECTIONS + COMMON_KEYS, 1)
+            hint = f"did you mean {close[0]}?" if close else f"sections are {', '.join(SECTIONS)}"
+            raise ConfigError(f"{name}: there is neither a section nor a key {key}; {hint}")
+        if key in SECTIONS and not isinstance(value, dict | None):
+            raise ConfigError(f"{name}: {key}={reprlib.repr(value)}: a section must be a group of keys")
+    section = content.get("pretrain" if command == "test" and "test" not in content else command)
+    own = section if command in SECTIONS and section else {}
+    if command == "compare":
+        return own
+    common = {key: value for key, value in content.items() if key not in SECTIONS and _takes(command, key)}
+    return merge(common, own)
+
+
+def has_sections(content: dict[str, Any]) -> bool:
+    """Whether a configuration has sections of commands; ``acquire`` may also be the file that a study names."""
+    return any(
+        isinstance(content[key], dict) or (content[key] is None and key != "acquire")
+        for key in SECTIONS
+        if key in content
+    )
+
+
+def _takes(command: str, key: str) -> bool:
+    """Whether a command has a use for a key that commands share, or passes over it by itself."""
+    return command not in ("pretrain", "test", "fit", "acquire") or command in _KEYS_OF_FEW.get(key, (command,))
+
+
+def with_lengths(content: Any) -> Any:
+    """A configuration whose schedules all have a length; one that was left out is 0, which means the run's.
+
+    The parser would take the default of torch, five iterations, or ask for a value.
+
+    Example:
+        >>> with_lengths({"scheduler": "torch.optim.lr_scheduler.CosineAnnealingLR"})["scheduler"]["init_args"]
+        {'T_max': 0}
+    """
+    if isinstance(content, str) and content.startswith(_SCHEDULES) and _length_option(content) is not None:
+        return with_lengths({"class_path": content})
+    if not isinstance(content, dict):
+        return content
+    filled = {key: with_lengths(value) if key != "class_path" else value for key, value in content.items()}
+    option = _length_option(content.get("class_path"))
+    arguments = filled.get("init_args") or {}
+    if option is not None and isinstance(arguments, dict) and option not in arguments:
+        filled["init_args"] = arguments | {option: 0}
+    return filled
+
+
+def _length_option(class_path: Any) -> str | None:
+    """The option that says how long a schedule is, where the parser could not know what leaving it out means."""
+    option = SCHEDULE_LENGTHS.get(str(class_path).removeprefix(_SCHEDULES))
+    return option if option != "total_steps" else None
+
+
 def resolve_configs(arguments: list[str]) -> list[str]:
-    """Replace the value of every ``--config`` by a file or, where it builds on others, by all of it as YAML."""
-    resolved = list(arguments)
+    """Replace the value of every ``--config`` by what it says to the command that ``arguments`` begin with.
+
+    That is a file or, where it builds on others or has sections, all of it as YAML with the file's name before it.
+    """
+    command, resolved = arguments[0] if arguments else "", list(arguments)
+    files: list[str] = []
     for position, argument in enumerate(resolved):
+        option, equals, value = argument.partition("=")
         if argument in _CONFIG_OPTIONS and position + 1 < len(resolved):
-            resolved[position + 1] = _resolved(resolved[position + 1])
-        elif argument.startswith("--config="):
-            resolved[position] = f"--config={_resolved(argument.removeprefix('--config='))}"
-    return resolved
+            resolved[position + 1] = _resolved(resolved[position + 1], command, files)
+        elif option == "--config" and equals:
+            resolved[position] = f"--config={_resolved(value, command, files)}"
+    return _with_typed_lengths(resolved)
 
 
-def _resolved(name: str) -> str:
+def _with_typed_lengths(arguments: list[str]) -> list[str]:
+    """The same as :func:`with_lengths`, for schedules that are named on the command line.
+
+    Example:
+        >>> _with_typed_lengths(["--model.scheduler.class_path=torch.optim.lr_scheduler.LinearLR"])[1:]
+        ['--model.scheduler.init_args.total_iters=0']
+    """
+    filled: list[str] = []
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
+        if not equals:
+            option, value = filled[-1] if filled else "", argument
+        content = with_lengths(value)
+        if not isinstance(content, dict):
+            filled.append(argument)
+        elif option.endswith(".class_path"):
+            (length,) = content["init_args"]
+            filled += [argument, f"{option.removesuffix('class_path')}init_args.{length}=0"]
+        else:
+            filled.append(f"{option}={json.dumps(content)}" if equals else json.dumps(content))
+    return filled
+
+
+def _resolved(name: str, command: str, files: list[str]) -> str:
+    """A path, or content as YAML; ``files`` are those that a study's cells take so far, one after the other."""
     if "\n" in name:  # the content itself: a process that another one has started
         return name
     path = find_config(name)
     try:
-        builds_on_others = BASE in (yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {})
+        as_written = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError, TypeError):
         return path  # the parser says what is wrong
-    return yaml.safe_dump(load_config(path), sort_keys=False) if builds_on_others else path
+    if not isinstance(as_written, dict):
+        return path
+    whole = load_config(path)
+    content = with_lengths(for_command(whole, command, name))
+    if command == "compare":
+        content = _with_acquire(content, files, name if has_sections(whole) else None)
+    return path if content == as_written else f"# {name}\n{yaml.safe_dump(content, sort_keys=False)}"
+
+
+def _with_acquire(study: dict[str, Any], files: list[str], name: str | None) -> dict[str, Any]:
+    """A study whose cells take what it names, or the file itself (``name``) after those before it."""
+    named = study.get("acquire")
+    if named is not None:
+        files[:] = [named] if isinstance(named, str) else named
+    elif name is not None:
+        files.append(name)
+        return {"acquire": files[0] if len(files) == 1 else list(files)} | study
+    return study
+
+
+# -- impossible values -----------------------------------------------------------------------------
 
 
 def refuse_nulls(config: Any, defaults: Any) -> None:

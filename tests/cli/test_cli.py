@@ -130,7 +130,8 @@ def test_learning_happens_and_runs_are_repeatable(folder, capsys):
 
 def test_a_run_too_short_to_be_validated_is_an_error_not_an_empty_folder(folder, capsys):
     assert main(["pretrain", "--config", "tiny.yaml", "--trainer.check_val_every_n_epoch", "9"]) == 2
-    assert "lower trainer.check_val_every_n_epoch=9" in capsys.readouterr().err
+    assert "trainer.check_val_every_n_epoch=9: a training of 4 epochs" in capsys.readouterr().err
+    assert not (folder / "run").exists()  # said before anything is trained
 
 
 def test_several_seeds_in_one_go_differ_in_weights_and_images(folder, capsys):
@@ -191,7 +192,12 @@ def test_a_checkpoint_that_runs_code_is_refused(folder, capsys):
             ["--data.layout.rows", "5"],
             "data.layout rows=5 does not divide the image height 64; the nearest counts that do: 4 or 8",
         ),
-        (["--data.splits.train", "60"], "subset 'train' has 12 left"),
+        (
+            ["--data.splits.train", "60"],
+            "subset 'train' has 12 left; set data.splits.state and "
+            "data.splits.train to fewer, for example data.splits: {state: 1, train: 4}",
+        ),
+        (["--model.encoder_weights", "absent.pth"], "model.encoder_weights"),
         (["--data.splits", "absent.json"], "absent.json: no such split file (data.splits)"),
         (["--data.crop", "[32,32]"], "set data.crop to null"),
         (["--data.batch_size", "0"], "data.batch_size=0 must be at least 1"),

@@ -225,3 +225,30 @@ def test_the_tests_own_configs_parse(folder, capsys):
         shutil.copy(CONF / f"{name}.yaml", folder)
         rest = ["--policy", "uniform"] if command == "acquire" else []
         assert contains(printed(capsys, command, f"{name}.yaml", *rest), load_config(f"{name}.yaml"))
+
+
+def test_a_misspelt_file_of_ones_own_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos.yaml").write_text("data: {}")
+    with pytest.raises(ConfigError, match=r"did you mean photos\.yaml\?"):
+        find_config("fotos.yaml")
+
+
+@pytest.mark.parametrize("option", ["--model.scheduler", "--model.init_args.scheduler"])
+def test_a_schedule_that_is_typed_is_as_long_as_the_run_in_every_spelling(option):
+    schedule = "torch.optim.lr_scheduler.LinearLR"
+    filled = '{"class_path": "torch.optim.lr_scheduler.LinearLR", "init_args": {"total_iters": 0}}'
+    assert resolve_configs(["pretrain", option, schedule]) == ["pretrain", option, filled]
+    assert resolve_configs(["pretrain", f"{option}={schedule}"]) == ["pretrain", f"{option}={filled}"]
+    length = f"{option}.init_args.total_iters=0"
+    assert resolve_configs(["pretrain", f"{option}.class_path", schedule]) == [
+        *("pretrain", f"{option}.class_path", schedule, length)
+    ]
+    assert resolve_configs(["pretrain", f"{option}.class_path={schedule}"])[-1] == length
+    assert resolve_configs(["pretrain", "--ckpt", "last"]) == ["pretrain", "--ckpt", "last"]
+
+
+def test_importing_the_entry_point_runs_nothing():
+    import ralseg.__main__
+
+    assert ralseg.__main__.main
