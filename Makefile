@@ -29,14 +29,14 @@ demo: export OMP_NUM_THREADS ?= 1
 demo: $(READY)  ## the main job on synthetic streets, within ten minutes; run it again and it goes on where it was
 	$(BIN)/ralseg data check --config synthetic_pretrain.yaml --out runs/data_check
 	$(BIN)/ralseg pretrain $(SYNTHETIC_FULL) --data.fit_on '[state_set,train_set,acquisition_set]' --data.fit_images null \
-	  --trainer.max_epochs 9 --trainer.check_val_every_n_epoch 3 --model.scheduler.init_args.total_steps 99 --ckpt last
+	  --trainer.max_epochs 9 --trainer.check_val_every_n_epoch 3 --ckpt last
 	$(BIN)/ralseg test $(SYNTHETIC_FULL)
 	$(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --seeds 1,3 --ckpt last & beside=$$!; \
 	  $(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --seeds 0,2,4 --ckpt last && wait $$beside
 	$(BIN)/ralseg fit --config synthetic_blocks.yaml --ckpt last
 	$(BIN)/ralseg compare --config synthetic_compare.yaml
 
-dashboard: $(READY)  ## MLflow's page on the runs of this folder
+dashboard: $(READY)  ## a page of the studies of this folder, and MLflow's
 	$(BIN)/ralseg dashboard
 
 # the tests' networks are tiny: a second thread costs more than it brings
@@ -78,6 +78,8 @@ bench: $(READY)  ## what things cost, as ratios
 	$(BIN)/python benchmarks/closed_game.py --repeats 2
 	$(BIN)/python benchmarks/closed_game.py --repeats 2 --agent search
 	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/predict.py
 
 clean:  ## delete the environment and all runs
 	rm -rf $(VENV) runs data_check mlflow.db mlartifacts

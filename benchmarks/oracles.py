@@ -132,8 +132,8 @@ def write_splits(path: Path, seed: int) -> Path:
 def acquire(policy: Policy, seed: int, net: ClosedFormSegmenter, dataset: CamVid, folder: Path) -> dict[int, float]:
     """Test scores at the budgets, in points."""
     data = SegmentationData(
-        dataset, str(write_splits(folder / f"splits{seed}.json", seed)), size=(128, 192), layout=GridLayout(4, 6),
-        batch_size=24, eval_batch_size=128, flip=False, reward_images=51, seed=seed,
+        dataset, str(write_splits(folder / f"splits{seed}.json", seed)), size=(128, 192), resize="stretch",
+        layout=GridLayout(4, 6), batch_size=24, eval_batch_size=128, flip=False, reward_images=51, seed=seed,
     )  # fmt: skip
     theta_0 = f"runs/camvid_closed_pretrain/seed{seed}/checkpoints/best.ckpt"
     trainer = OracleTrainer(

@@ -35,5 +35,5 @@ for name, chooser in {"uniform": "uniform", "learned": policy}.items():
     result = ralseg.acquire(chooser, segmenter(), data, rules, final, folder=f"{folder}/{name}", **quiet)
     print(name, f"test mIoU {100 * result['budgets']['12']['test_set/miou']:.2f}")
 
-trained = ralseg.load_segmenter(segmenter(), theta_0)
-print("predicted classes of one image:", sorted(set(ralseg.predict(trained, streets.read_image(0)).ravel().tolist())))
+trained = ralseg.load_segmenter(theta_0)
+print("predicted classes of one image:", sorted(set(trained.predict(streets.read_image(0)).ravel().tolist())))
