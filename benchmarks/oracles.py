@@ -87,7 +87,7 @@ class OracleSession(AcquireSession):
         if self._pixels is None:
             data, indices = self.data, self.data.splits[self.policy.on]
             data.masks.open(indices)
-            loader = data._eval_loader(indices, self.policy.on)
+            loader = data.eval_loader(indices, self.policy.on)
             self._pixels = self.segmenter.reward_pixels(loader, PIXELS, torch.Generator().manual_seed(data.seed))
         return self._pixels
 

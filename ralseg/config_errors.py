@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
-from ralseg.agents.loading import heuristic_names
 from ralseg.config import COMMON_KEYS, SECTIONS
 from ralseg.errors import ConfigError
 from ralseg.runtime import allowed_imports
@@ -98,12 +97,6 @@ class Explanation:
         found = re.fullmatch(rf"the following arguments are required: ({self.command}\.)?(.+)", message.strip())
         if found is None:
             return None
-        if found[2] == "policy":
-            return (
-                "--policy is missing: who chooses the regions? A heuristic "
-                f"({heuristic_names()}), the policy.ckpt that `ralseg fit` has left, or a class of your "
-                "own (module.Class)"
-            )
         return f"`ralseg {self.command}` needs {found[2]}\n{self._help()}"
 
     def _wrong_class(self, message: str) -> str | None:

@@ -128,7 +128,7 @@ def choose(found: FirstLook, most_pixels: int) -> Choices:
         step = min(50, max(2, regions // 20))
         budgets = [step, 3 * step]
     epochs = max(1, round(ITERATIONS / math.ceil(known / BATCH)))
-    game_budget = max(2, splits.train * in_image // 6 // 10 * 10)
+    game_budget = max(2, (known - splits.state) * in_image // 6 // 10 * 10)
     return Choices(frame, splits, known, to_acquire, asks_people, step, sorted(set(budgets)), epochs, game_budget)
 
 
@@ -210,7 +210,7 @@ fit:
     game:
       budget: {chosen.game_budget}
       regions_per_step: {game_step}
-      pool_size: {min(10, max(1, chosen.splits.train * frame.rows * frame.columns // (2 * game_step)))}
+      pool_size: {min(10, max(1, (chosen.known - chosen.splits.state) * frame.rows * frame.columns // (2 * game_step)))}
       episodes: 48
       validation_every: 24
       validation_plays: 4

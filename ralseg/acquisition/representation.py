@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ralseg.acquisition import features
 from ralseg.acquisition.candidates import Candidates
+from ralseg.acquisition.contexts import find_context
 from ralseg.acquisition.features import RegionFeatures
 from ralseg.acquisition.named_features import GENERAL, describe, find_feature
 from ralseg.errors import ConfigError
@@ -30,6 +31,7 @@ class Representation:
         standardise: Z-score each sub-action feature over the step's candidates.
         prior: How the network's uncertainty is told in the last column.
         time: Tell the share of the budget spent, less 1/2, in the first column.
+        context: Numbers of the step as a whole that follow it, see ``contexts.py``.
 
     Example:
         >>> Representation(("entropy", "novelty"), time=True).num_action_features(num_classes=11)
@@ -40,12 +42,15 @@ class Representation:
     standardise: bool = False
     prior: Prior = "entropy"
     time: bool = False
+    context: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         kind = GENERAL if self.kind == "general" else self.kind
         object.__setattr__(self, "kind", kind if isinstance(kind, str) else tuple(kind))
         for name in self.names:
             find_feature(name)
+        for name in self.context:
+            find_context(name)
         if len(set(self.names)) < len(self.names):
             raise ConfigError(f"agent features {list(self.names)}: each may stand there once")
 
@@ -70,6 +75,7 @@ class Representation:
     def measures(self) -> tuple[str, ...]:
         """Measures of the candidates that features and prior are made of."""
         named = [measure for name in self.names for measure in find_feature(name).measures]
+        named += [measure for name in self.context for measure in find_context(name).measures]
         listed = _MEASURES.get(self.kind, ()) if isinstance(self.kind, str) else ()
         return tuple(dict.fromkeys((*named, *listed, *(() if self.prior == "entropy" else (self.prior,)))))
 
@@ -86,7 +92,7 @@ class Representation:
 
     def num_action_features(self, num_classes: int) -> int:
         """A: length of a sub-action's vector, without the prior's column."""
-        return self.time + self._num_described(num_classes)
+        return self.time + len(self.context) + self._num_described(num_classes)
 
     def _num_described(self, num_classes: int) -> int:
         """How many numbers describe a region itself."""
@@ -107,8 +113,10 @@ class Representation:
         vector = self._describe(candidates)
         if self.standardise:
             vector = features.standardised(vector)
-        if self.time:
-            vector = torch.cat([torch.full_like(vector[:, :1], candidates.spent - 0.5), vector], 1)
+        whole = [torch.tensor(candidates.spent - 0.5)] if self.time else []
+        whole += [find_context(name).describe(candidates) for name in self.context]
+        if whole:
+            vector = torch.cat([torch.stack(whole).to(vector).expand(len(vector), -1), vector], 1)
         return torch.cat([vector, self._prior_column(candidates.seen)[:, None]], 1).reshape(*shape, -1)
 
     def _describe(self, candidates: Candidates) -> Tensor:

@@ -15,8 +15,12 @@ from ralseg.acquisition.observation import Observation
 from ralseg.acquisition.policy import Needs, Policy
 from ralseg.errors import ConfigError
 
+REFERENCES = ("uniform", "entropy")
+"""The heuristics that play the validation games beside the policy."""
 POLICY = "policy"
 """The role of an episode that the agent's own policy plays."""
+START = "start"
+"""The role of a validation game that the policy plays as it was before anything was learned here."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,8 @@ class Agent(pl.LightningModule):
         learns_after_blocks: Nothing is learned before the last step of so many blocks, and what players do follows
             from weights and buffers, the episode and the seed: these games may be played at the same time. 0: the
             agent learns at every step.
+        start_from: File of the policy that learning goes on from, which then plays the validation games as ``start``;
+            None: it begins anew.
 
     Example:
         >>> from ralseg.agents import QueryNetwork
@@ -133,6 +139,12 @@ class Agent(pl.LightningModule):
     block: Sequence[str] = (POLICY,)
     teacher: str | None = None
     learns_after_blocks = 0
+    start_from: str | None = None
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Who plays the validation games beside the policy, once: none of them changes."""
+        return REFERENCES if self.start_from is None else (*REFERENCES, START)
 
     # -- playing ----------------------------------------------------------------------------------
 

@@ -30,10 +30,14 @@ class CreditRegression(FeatureAgent):
     Args:
         features: Names of features, see ``ralseg/acquisition/named_features.py``; ``general``: all that ralseg has.
         start: Weights that the regression is shrunk to, ``{rarity: 0.1}``; None: 0.
+        start_from: File of a policy with the same features whose weights it is shrunk to, ``ralseg`` for the one in
+            the box; None: ``start``.
         shrinkage: Pull towards them, worth so many steps of experience.
         forget: Share of its weight that experience keeps at each update; 1: nothing is forgotten.
         epsilon: Share of random sub-actions, so that credit is known of what the policy does not choose next.
         episodes_per_update: Episodes before the regression is solved anew; each has a theta_0 and draws of its own.
+        context: Names of what describes the step as a whole, see ``ralseg/acquisition/contexts.py``.
+        randomness: Of the policy, see :class:`FeaturePolicy`.
 
     Example:
         >>> CreditRegression().teacher
@@ -52,19 +56,23 @@ class CreditRegression(FeatureAgent):
         forget: float = 1.0,
         epsilon: float = 0.1,
         episodes_per_update: int = 4,
+        context: list[str] | None = None,
+        randomness: float = 0.0,
+        start_from: str | None = None,
     ) -> None:
         check_above_zero(shrinkage=shrinkage)
         check_share(forget=forget)
         check_at_least_one(episodes_per_update=episodes_per_update)
         if not 0 <= epsilon <= 1:
             raise ConfigError(f"agent epsilon={epsilon} must lie in [0, 1]")
-        super().__init__(FeaturePolicy(features, 0, start), [POLICY], episodes_per_update)
+        policy = FeaturePolicy(features, 0, start, context, randomness)
+        super().__init__(policy, [POLICY], episodes_per_update, start_from)
         self.shrinkage, self.forget, self._epsilon = shrinkage, forget, epsilon
 
     def build(self, class_names: tuple[str, ...], num_state_regions: int, steps_per_episode: int, seed: int) -> None:
         """Make the weights, and forget all credit."""
         super().build(class_names, num_state_regions, steps_per_episode, seed)
-        number = 2 * len(self.policy.names)
+        number = (2 + len(self.policy.context)) * len(self.policy.names)
         self.register_buffer("gram", torch.zeros(number, number, dtype=torch.float64))
         self.register_buffer("cross", torch.zeros(number, dtype=torch.float64))
 
@@ -82,11 +90,10 @@ class CreditRegression(FeatureAgent):
         """Add the credit of all candidates of the step."""
         super().remember(step, following)
         assert step.lesson is not None
-        time, features = step.actions[..., :1].flatten(0, 1).double(), step.actions[..., 1:-1].flatten(0, 1).double()
-        inputs = torch.cat([features, time * features], 1)
+        seen = step.actions[..., :-1].flatten(0, 1)
+        inputs = self.policy.net.inputs(seen.double())
         worth = standardised(step.lesson.flatten()[:, None].double())[:, 0]
-        seen = step.actions[..., :-1].flatten(0, 1).to(self.policy.net.weight.device)
-        forecast = self.policy.net(seen).detach().cpu().double()
+        forecast = self.policy.net(seen.to(self.policy.net.weight.device)).detach().cpu().double()
         before = self.figures.get(CORRELATION, 0.0)
         self.figures[CORRELATION] = before + RECENT * (_correlation(forecast, worth) - before)
         self.gram += (inputs.T @ inputs).to(self.gram) / len(inputs)
@@ -94,11 +101,8 @@ class CreditRegression(FeatureAgent):
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         """Solve the ridge regression."""
-        start = torch.zeros_like(self.cross)
-        for name, weight in self.policy.start.items():
-            start[self.policy.names.index(name)] = weight
         penalty = self.shrinkage * torch.eye(len(self.cross)).to(self.gram)
-        solved = torch.linalg.solve(self.gram + penalty, self.cross + self.shrinkage * start)
+        solved = torch.linalg.solve(self.gram + penalty, self.cross + self.shrinkage * self.begin.to(self.cross))
         set_weights(self.policy.net, solved)
         self.gram *= self.forget
         self.cross *= self.forget

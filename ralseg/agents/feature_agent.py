@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +10,9 @@ from torch.nn.utils import parameters_to_vector
 
 from ralseg.acquisition.observation import Observation
 from ralseg.acquisition.policy import Policy
-from ralseg.agents.base import Agent, PlayedStep
+from ralseg.agents.base import START, Agent, Episode, PlayedStep
 from ralseg.agents.feature_policy import FeaturePolicy, FeatureScore
-from ralseg.agents.loading import policy_alone
+from ralseg.agents.loading import policy_alone, policy_file
 from ralseg.errors import ConfigError
 from ralseg.runtime import distributed
 from ralseg.runtime.checkpoints import read_checkpoint
@@ -35,6 +34,7 @@ class FeatureAgent(Agent):
     """
 
     policy: FeaturePolicy
+    begin: Tensor  # [P] all weights before anything was learned
 
     def __init__(
         self, policy: FeaturePolicy, block: Sequence[str], blocks_per_update: int, start_from: str | None = None
@@ -52,25 +52,35 @@ class FeatureAgent(Agent):
         super().build(class_names, num_state_regions, steps_per_episode, seed)
         if self.start_from is not None:
             self.policy.load_state_dict(self._weights_of(self.start_from))
+        self.register_buffer("begin", all_weights(self.policy))
         self.gains, self.is_complete, self.figures = [], False, {}
         self.updates, self.seed = 0, seed
 
     def _weights_of(self, name: str) -> dict[str, Tensor]:
         """The weights in a file of a policy like this one."""
-        path = Path(name).expanduser()
+        path = policy_file(name)
         if not path.is_file():
             raise ConfigError(f"agent start_from: no policy at {name!r}; `ralseg fit` writes policy.ckpt")
         checkpoint = read_checkpoint(path)
         saved = checkpoint.get("ralseg", {}).get("policy", {})
         own, others = self.policy.init_args(), saved.get("init_args", {})
-        shape = ("features", "hidden")
-        if saved.get("class_path") != self.policy.public_path or any(own[key] != others.get(key) for key in shape):
+        shape = ("features", "hidden", "context")
+        differs = any(own.get(key) != others.get(key) for key in shape)
+        if saved.get("class_path") != self.policy.public_path or differs:
             raise ConfigError(
-                f"agent start_from: {name} holds no policy with these features and {own['hidden']} hidden units; give "
-                "the agent the features and hidden of that policy"
+                f"agent start_from: {name} holds no policy with these features, {own['hidden']} hidden units and this "
+                "context; give the agent the features, hidden and context of that policy"
             )
         weights: dict[str, Tensor] = policy_alone(checkpoint)["state_dict"]
         return weights
+
+    # -- playing ----------------------------------------------------------------------------------
+
+    def player(self, episode: Episode, seed: int) -> Policy:
+        """Who plays an episode; among others the policy that learning began with."""
+        return (
+            Shifted(self.policy, lambda: self.begin.cpu()) if episode.role == START else super().player(episode, seed)
+        )
 
     # -- learning ---------------------------------------------------------------------------------
 
@@ -143,11 +153,9 @@ class Shifted(Policy):
 
     def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Scores by the other weights: [K, N]."""
-        net = FeatureScore(len(self.policy.names), self.policy.hidden)
+        net = self.policy.make_net()
         set_weights(net, self.weights())
-        with torch.no_grad():
-            scores: Tensor = net(observation.actions[..., :-1])
-        return scores
+        return self.policy.scored(net, observation, generator)
 
 
 def all_weights(policy: FeaturePolicy) -> Tensor:

@@ -1,5 +1,6 @@
 """The feature policy: a small function of named features, which can be used on data with any classes."""
 
+import math
 from typing import Any
 
 import torch
@@ -14,25 +15,40 @@ from ralseg.runtime.seeding import stream_seed
 
 
 class FeatureScore(nn.Module):
-    """Scores regions by a weighted sum of their features, with weights that move as the budget is spent.
+    """Scores regions by a weighted sum of their features, with weights that move with the situation.
 
     Args:
         num_features: A, number of features.
         hidden: Units of a hidden layer whose output is added; 0: the score is linear in the features.
+        num_contexts: Numbers that describe the step as a whole, beside the share of the budget spent.
     """
 
-    def __init__(self, num_features: int, hidden: int = 0) -> None:
+    def __init__(self, num_features: int, hidden: int = 0, num_contexts: int = 0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(num_features))  # in the middle of the budget
+        self.weight = nn.Parameter(torch.zeros(num_features))  # in the middle of the budget, where contexts are 0
         self.drift = nn.Parameter(torch.zeros(num_features))  # how the weights change from its begin to its end
-        self.hidden = nn.Linear(num_features + 1, hidden) if hidden else None
+        self.turn = nn.Parameter(torch.zeros(num_contexts, num_features)) if num_contexts else None
+        self.num_situations = 1 + num_contexts
+        self.hidden = nn.Linear(num_features + self.num_situations, hidden) if hidden else None
         if hidden:
             self.out = nn.Parameter(torch.zeros(hidden))
 
+    def inputs(self, actions: Tensor) -> Tensor:
+        """What the linear part weighs, in the order of its weights: features, times time, times each context.
+
+        Args:
+            actions: [..., 1 + contexts + A]. Gives [..., (2 + contexts) * A].
+        """
+        situation, features = actions[..., : self.num_situations], actions[..., self.num_situations :]
+        moved = situation[..., :, None] * features[..., None, :]
+        return torch.cat([features, moved.flatten(-2)], -1)
+
     def forward(self, actions: Tensor) -> Tensor:
-        """Scores of regions by time (share of the budget spent, less 1/2) and features: [..., 1 + A] -> [...]."""
-        time, features = actions[..., :1], actions[..., 1:]
+        """Scores by time (share of the budget spent, less 1/2), contexts and features: [..., 1 + c + A] -> [...]."""
+        time, features = actions[..., :1], actions[..., self.num_situations :]
         score = features @ self.weight + (time * features) @ self.drift
+        if self.turn is not None:
+            score = score + ((actions[..., 1 : self.num_situations] @ self.turn) * features).sum(-1)
         return score if self.hidden is None else score + self.hidden(actions).tanh() @ self.out
 
 
@@ -46,6 +62,10 @@ class FeaturePolicy(LearnedPolicy):
         hidden: Units of a hidden layer; 0: the score is linear in the features.
         start: Weights of single features before anything is learned, ``{rarity: 1.0, bald: 1.0}``. None: none, so
             that all regions are alike.
+        context: Names of what describes the step as a whole, see ``ralseg/acquisition/contexts.py``; weights then
+            depend on it. None: on the share of the budget spent alone.
+        randomness: Size of the noise that is added to scores, so that a region whose score is higher by that much is
+            preferred, and not always taken. Where scores hardly differ the choice is nearly uniform; 0: never.
 
     Example:
         >>> policy = FeaturePolicy(["entropy", "novelty"], start={"entropy": 1.0})
@@ -60,11 +80,16 @@ class FeaturePolicy(LearnedPolicy):
     net: FeatureScore
 
     def __init__(
-        self, features: FeatureSet | list[str] = "general", hidden: int = 0, start: dict[str, float] | None = None
+        self,
+        features: FeatureSet | list[str] = "general",
+        hidden: int = 0,
+        start: dict[str, float] | None = None,
+        context: list[str] | None = None,
+        randomness: float = 0.0,
     ) -> None:
         super().__init__()
         kind = features if isinstance(features, str) else tuple(features)
-        self.representation = Representation(kind, standardise=True, time=True)
+        self.representation = Representation(kind, standardise=True, time=True, context=tuple(context or ()))
         names = self.representation.names
         if not names:
             raise ConfigError(
@@ -77,7 +102,9 @@ class FeaturePolicy(LearnedPolicy):
             )
         if hidden < 0:
             raise ConfigError(f"agent hidden={hidden} must be 0 (linear) or more")
-        self.hidden, self.start = hidden, dict(start or {})
+        if not 0 <= randomness < math.inf:
+            raise ConfigError(f"agent randomness={randomness} must be 0 (none) or more")
+        self.hidden, self.start, self.randomness = hidden, dict(start or {}), randomness
         self.needs = Needs(self.representation.measures, representation=self.representation)
 
     @property
@@ -87,13 +114,24 @@ class FeaturePolicy(LearnedPolicy):
 
     def init_args(self) -> dict[str, Any]:
         """The arguments of this policy; names in full, whatever ``general`` will mean one day."""
-        return {"features": list(self.names), "hidden": self.hidden, "start": dict(self.start)}
+        usual = {"context": list(self.context), "randomness": self.randomness}
+        beyond = {key: value for key, value in usual.items() if value}
+        return {"features": list(self.names), "hidden": self.hidden, "start": dict(self.start), **beyond}
+
+    @property
+    def context(self) -> tuple[str, ...]:
+        """Names of what describes the step as a whole."""
+        return self.representation.context
+
+    def make_net(self) -> FeatureScore:
+        """A score with as many weights as this policy has."""
+        return FeatureScore(len(self.names), self.hidden, len(self.context))
 
     def build(self, class_names: tuple[str, ...], num_state_regions: int, seed: int) -> None:
         """Make the weights; they do not depend on the classes."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(seed, "policy init"))
-            self.net = FeatureScore(len(self.names), self.hidden)
+            self.net = self.make_net()
         with torch.no_grad():
             for name, weight in self.start.items():
                 self.net.weight[self.names.index(name)] = weight
@@ -102,8 +140,17 @@ class FeaturePolicy(LearnedPolicy):
     @torch.no_grad()
     def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Scores of all candidates: [K, N]."""
-        scores: Tensor = self.net(observation.actions[..., :-1].to(self.net.weight.device))
-        return scores.cpu()
+        return self.scored(self.net, observation, generator)
+
+    @torch.no_grad()
+    def scored(self, net: FeatureScore, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Scores by weights that may be others than its own, with this policy's noise: [K, N]."""
+        scores: Tensor = net(observation.actions[..., :-1].to(net.weight.device)).cpu()
+        if self.randomness:
+            # the largest of scores with Gumbel noise is drawn in proportion to exp(score / randomness)
+            uniform = torch.rand(scores.shape, generator=generator).clamp(min=1e-12, max=1 - 1e-7)
+            scores = scores - self.randomness * (-uniform.log()).log()
+        return scores
 
     def weights(self) -> dict[str, tuple[float, float]]:
         """What each feature counts at the begin and at the end of the budget."""

@@ -18,14 +18,26 @@ from ralseg.runtime.checkpoints import DurableCheckpointIO, read_checkpoint
 from ralseg.runtime.files import file_hash
 
 log = logging.getLogger(__name__)
+BOX = "ralseg"
+"""The name of the policy that comes with ralseg."""
+
+
+def policy_in_the_box() -> Path:
+    """The file of the policy that comes with ralseg: it fits any data (docs/policy.md)."""
+    return Path(__file__).parent / "shipped" / "ralseg.ckpt"
+
+
+def policy_file(name: str) -> Path:
+    """The file that a name means: that of the policy in the box, or the name itself."""
+    return policy_in_the_box() if name == BOX else Path(name).expanduser()
 
 
 def find_policy(name: str | Policy, options: dict[str, Any], data: SegmentationData) -> Policy:
     """The policy that ``name`` means.
 
     Args:
-        name: A policy; or a heuristic's name, a checkpoint file, or the dotted path of a ``Policy`` class; a module in
-            the current folder will do.
+        name: A policy; or ``ralseg`` (the one in the box), a heuristic's name, a checkpoint file, or the dotted path
+            of a ``Policy`` class; a module in the current folder will do.
         options: Arguments of the class.
         data: What it will be used on; a learned policy must fit it.
     """
@@ -36,15 +48,15 @@ def find_policy(name: str | Policy, options: dict[str, Any], data: SegmentationD
     if is_file(name):
         if options:
             raise ConfigError(f"--policy_args are for classes; {name} is a checkpoint")
-        if not Path(name).is_file():
+        if not policy_file(name).is_file():
             raise ConfigError(
                 f"--policy {name}: no such file; `ralseg fit` leaves policy.ckpt in its trainer.default_root_dir"
             )
-        return load_policy(Path(name), data)
+        return load_policy(policy_file(name), data)
     if name not in HEURISTICS and "." not in name:
-        close = get_close_matches(name, HEURISTICS, 1)
+        close = get_close_matches(name, [BOX, *HEURISTICS], 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(f"--policy {name}: neither a file nor one of {heuristic_names()}, nor a module.Class{hint}")
+        raise ConfigError(f"--policy {name}: neither a file nor one of {policy_names()}, nor a module.Class{hint}")
     found = HEURISTICS[name] if name in HEURISTICS else import_class(name, Policy, "--policy")
     try:
         policy: Policy = found(**options)
@@ -53,14 +65,14 @@ def find_policy(name: str | Policy, options: dict[str, Any], data: SegmentationD
     return policy
 
 
-def heuristic_names() -> str:
-    """The names of all heuristics, for messages."""
-    return ", ".join(sorted(HEURISTICS))
+def policy_names() -> str:
+    """The names of the policy in the box and of all heuristics, for messages."""
+    return ", ".join([BOX, *sorted(HEURISTICS)])
 
 
 def is_file(name: str) -> bool:
     """Whether a policy is a checkpoint; else it is a heuristic's name or a class."""
-    return name not in HEURISTICS and (name.endswith(".ckpt") or Path(name).is_file())
+    return name == BOX or (name not in HEURISTICS and (name.endswith(".ckpt") or Path(name).is_file()))
 
 
 def save_policy(checkpoint: dict[str, Any], path: Path) -> None:
@@ -113,7 +125,7 @@ def policy_tag(name: str | Policy) -> str:
     """A short name for tables, with a hash of the file for checkpoints: ``learned-1a2b3c4d``."""
     if isinstance(name, Policy):
         return type(name).__name__
-    if name in HEURISTICS or not Path(name).is_file():
+    if name in (BOX, *HEURISTICS) or not Path(name).is_file():
         return name
     return f"learned-{file_hash(name)[:8]}"
 
@@ -129,7 +141,7 @@ def policy_identity(name: str | Policy) -> str:
         return f"{type(name).__qualname__} {sorted(plain.items())} {code}"
     if name in HEURISTICS:
         return name
-    if name.endswith(".ckpt"):
-        return file_hash(name)
+    if name == BOX or name.endswith(".ckpt"):
+        return file_hash(policy_file(name))
     source = Path(*name.split(".")[:-1]).with_suffix(".py") if "." in name else Path(name)
     return f"{name} {file_hash(source)}"

@@ -38,12 +38,14 @@ class PolicySearch(FeatureAgent):
         features: Names of features, see ``ralseg/acquisition/named_features.py``; ``general``: all that ralseg has.
         hidden: Units of the policy's hidden layer; 0: linear.
         start: Weights of single features at first, ``{rarity: 1.0, bald: 1.0}``; None: none.
-        start_from: File of a policy with the same features whose weights learning goes on from, from a cheaper game
-            for example; None: begin anew.
+        start_from: File of a policy with the same features whose weights learning goes on from, ``ralseg`` for the one
+            in the box; None: begin anew.
         deviation: Size of a push in the direction of each weight.
         pairs: Pairs of episodes before an update.
         average: Share of the new weights in the policy after each update; 1: the newest alone.
         optimizer: Made for the weights.
+        context: Names of what describes the step as a whole, see ``ralseg/acquisition/contexts.py``.
+        randomness: Of the policy, see :class:`FeaturePolicy`.
 
     Example:
         >>> PolicySearch(pairs=3).block
@@ -62,11 +64,13 @@ class PolicySearch(FeatureAgent):
         pairs: int = 6,
         average: float = 0.2,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=0.06),
+        context: list[str] | None = None,
+        randomness: float = 0.0,
     ) -> None:
         check_above_zero(deviation=deviation)
         check_share(average=average)
         check_at_least_one(pairs=pairs)
-        super().__init__(FeaturePolicy(features, hidden, start), [PLUS, MINUS], pairs, start_from)
+        super().__init__(FeaturePolicy(features, hidden, start, context, randomness), [PLUS, MINUS], pairs, start_from)
         self.deviation, self.average, self._optimizer = deviation, average, optimizer
 
     def build(self, class_names: tuple[str, ...], num_state_regions: int, steps_per_episode: int, seed: int) -> None:

@@ -74,6 +74,13 @@ class SegmentationDataset(ABC):
         """
         return None
 
+    def world(self, index: int) -> str:
+        """The world that an image belongs to; empty where the whole data set is one.
+
+        Games in many worlds (``trainer.game.reward_on: own_world``) are each played in one of them.
+        """
+        return ""
+
     def file_problems(self) -> list[str]:
         """What is wrong with the files besides what reading them shows; ``ralseg data check`` prints it."""
         return []

@@ -380,7 +380,7 @@ class SegmentationData(pl.LightningDataModule):
         if self._scored is None:
             return self._reward_loader
         if self._scored_loader is None:
-            self._scored_loader = self._eval_loader(list(self._scored), "set of images to score on")
+            self._scored_loader = self.eval_loader(list(self._scored), "set of images to score on")
         return self._scored_loader
 
     def score_on(self, images: Sequence[int] | None) -> None:
@@ -402,7 +402,7 @@ class SegmentationData(pl.LightningDataModule):
     @cached_property
     def _reward_loader(self) -> DataLoader[Batch]:
         """Made once: the game asks for it at every step."""
-        return self._eval_loader(self.reward_indices(), "reward_set")
+        return self.eval_loader(self.reward_indices(), "reward_set")
 
     def reward_indices(self) -> list[int]:
         """The images that are scored on: the reward set, or a subset whose classes are distributed like it."""
@@ -415,7 +415,7 @@ class SegmentationData(pl.LightningDataModule):
 
     def test_dataloader(self) -> DataLoader[Batch]:
         """The test set, whose labels are opened here and nowhere else."""
-        return self._eval_loader(self.labelled_images("test_set"), "test_set")
+        return self.eval_loader(self.labelled_images("test_set"), "test_set")
 
     def predict_dataloader(self) -> DataLoader[Batch]:
         """All images in the data set's order; no mask is opened."""
@@ -423,7 +423,8 @@ class SegmentationData(pl.LightningDataModule):
         sampler = SeededSampler(len(samples), shuffle=False)
         return self.loader(samples, sampler, self.eval_batch_size * distributed.size())
 
-    def _eval_loader(self, indices: list[int], name: str) -> DataLoader[Batch]:
+    def eval_loader(self, indices: list[int], name: str) -> DataLoader[Batch]:
+        """Whole labelled images in their order, as they are; their masks are opened. ``name`` is for messages."""
         if not indices:
             raise ConfigError(f"the {name} is empty; check data.splits")
         self.masks.open(indices)

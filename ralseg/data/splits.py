@@ -27,9 +27,10 @@ class SplitSizes:
 
     Args:
         state: Images of D_S, chosen so that their classes are distributed like D_T's.
-        train: Images of D_T, on which the policy plays. D_S and D_T come from the subset ``train``.
+        train: Images of D_T, on which the policy plays. D_S and D_T come from the subset ``train``. None: all that
+            the other sets leave.
         reward: Images of D_R. None: the whole subset ``val``.
-        acquisition: Images of D_V. None: what is left of the subset ``train``.
+        acquisition: Images of D_V. None: what is left of the subset ``train``; nothing where D_T takes all.
         test: Images of the test set. None: the whole subset ``test`` or, where the reward set was
             taken from ``train`` (Cityscapes, whose test labels are withheld), the subset ``val``.
         reward_from_train: Take the reward set from ``train`` instead of ``val``, as on Cityscapes.
@@ -42,7 +43,7 @@ class SplitSizes:
     """
 
     state: int = 10
-    train: int = 100
+    train: int | None = 100
     reward: int | None = None
     acquisition: int | None = None
     test: int | None = None
@@ -54,7 +55,7 @@ class SplitSizes:
         """Refuse sizes that are negative or missing."""
         for key in ("state", "train", "reward", "acquisition", "test"):
             size = getattr(self, key)
-            may_be_left_out = key in ("reward", "acquisition", "test")
+            may_be_left_out = key != "state"
             if not (size is None and may_be_left_out) and (size is None or size < 0):
                 raise ConfigError(f"data.splits.{key}={size} must be a number of images, 0 or more")
 
@@ -100,14 +101,17 @@ def draw_splits(dataset: SegmentationDataset, sizes: SplitSizes) -> Splits:
             elsewhere = [_REWARD_ELSEWHERE] if what == "reward" and subset == "val" else []
             raise ConfigError("; ".join([str(error), *_why_few(dataset, subset), *elsewhere])) from None
 
-    known = take(free["train"], sizes.state + sizes.train, "state + train", "train")
+    known = take(free["train"], sizes.state + (sizes.train or 0), "state + train", "train")
     reward_subset = "train" if sizes.reward_from_train else "val"
     if sizes.reward is None:
         _check_reward_subset(dataset, sizes, free["val"])
     reward = take(free[reward_subset], sizes.reward, "reward", reward_subset)
     test_subset = _test_subset(sizes, any(map(dataset.has_mask, free["test"])))
     test = take(free[test_subset], sizes.test, "test", test_subset)
-    acquisition = take(unlabelled + free["train"], sizes.acquisition, "acquisition", "train")
+    takes_all = sizes.train is None and sizes.acquisition is None
+    acquisition = take(unlabelled + free["train"], 0 if takes_all else sizes.acquisition, "acquisition", "train")
+    if sizes.train is None:
+        known += [index for index in free["train"] if index not in set(acquisition)]
 
     rows = list(range(sizes.state))
     if 0 < sizes.state < len(known):

@@ -26,6 +26,7 @@ from ralseg.engine.scenes import Cast, Casting
 from ralseg.engine.selection import by_image
 from ralseg.engine.session import Choice, EndedEpisode, Session, StepResult, TakenStep
 from ralseg.engine.short_training import ShortTraining
+from ralseg.engine.worlds import WorldCasting
 from ralseg.errors import ConfigError, NotFiniteError, PoolExhausted
 from ralseg.runtime import distributed
 from ralseg.runtime.checkpoints import CheckpointCache
@@ -57,7 +58,7 @@ class FitSession(Session):
     ) -> None:
         super().__init__(data, SET, module, data.mask_oracle(SET))
         self.game, self.agent, self.elsewhere = game, module.agent, elsewhere
-        self.plan = plan_episodes(game, self.agent.block)
+        self.plan = plan_episodes(game, self.agent.block, self.agent.references)
         self.episode_number = 0
         self.training_steps = 0
         self.history: list[dict[str, Any]] = []
@@ -70,9 +71,13 @@ class FitSession(Session):
         self._checkpoints = checkpoints or CheckpointCache()
         self.cast: Cast | None = None  # None: the train set is played on, the reward set pays
         self._seen = {"": frozenset[str]()}  # images that theta_0s were trained on, by their files
-        self._casting: Casting | None = None
-        if game.reward_on == "other_scenes":
-            self._casting = Casting(data, game.budget)
+        self._casting: Casting | WorldCasting | None = None
+        if game.reward_on != "reward_set":
+            self._casting = (
+                Casting(data, game.budget)
+                if game.reward_on == "other_scenes"
+                else WorldCasting(data, game.budget, game.known_images)
+            )
             for name in map(str, (*self.initial_weights, *self.validation_weights)):
                 self._seen[name] = frozenset(self.trained_on(name))
             for name, seen in self._seen.items():
@@ -99,6 +104,12 @@ class FitSession(Session):
             )
         if self.game.short_training.iterations and distributed.size() > 1:
             raise ConfigError("trainer.game.short_training needs a run on one device; set trainer.devices to 1")
+        if self.game.reward_on == "own_world" and self.segmenter.trained_tensors():
+            raise ConfigError(
+                "trainer.game.reward_on=own_world makes a theta_0 for each episode, and "
+                f"{type(self.segmenter).__name__} takes long to learn one; set model.class_path to "
+                "ralseg.ClosedFormSegmenter"
+            )
         scores_others = self.game.short_training.iterations or self.game.weight_average < 1
         if scores_others and not self.segmenter.trained_tensors():
             raise ConfigError(
@@ -129,16 +140,30 @@ class FitSession(Session):
         """Begin the episode: its images, its theta_0, and no labels."""
         self._enter(self.episode)
         super().start()
+        self._learn_theta_0()
         self.module.converged.show({}, ())
         self._judging = None
+
+    def _learn_theta_0(self) -> None:
+        """Show the segmenter the images that the episode's theta_0 knows, where no file has it."""
+        known = list(self.cast.known) if self.cast is not None else []
+        if known:
+            for batch in self.data.eval_loader(known, "images of theta_0"):
+                self.segmenter.loss(Batch(*(part.to(self.segmenter.device) for part in batch)))
+            self.data.masks.close(known)
+
+    def known_images(self) -> list[int]:
+        """The images that theta_0 has seen: the episode's own, or those that its file names."""
+        return list(self.cast.known) if self.cast is not None and self.cast.known else super().known_images()
 
     @property
     def scored_as(self) -> str:
         """What the score of theta_0 is kept under: its file and, where an episode draws what pays, those images."""
         if self.cast is None:
             return self.weights_name
-        images = hashlib.sha256(" ".join(map(str, self.cast.paying)).encode()).hexdigest()[:16]
-        return f"{self.weights_name} on {len(self.cast.paying)} images of {self.cast.scene} ({images})"
+        images = " ".join(map(str, self.cast.paying)) + "".join(f" knows {image}" for image in self.cast.known)
+        digest = hashlib.sha256(images.encode()).hexdigest()[:16]
+        return f"{self.weights_name} on {len(self.cast.paying)} images of {self.cast.scene} ({digest})"
 
     # -- the course of an episode -----------------------------------------------------------------
 
@@ -421,7 +446,7 @@ class FitSession(Session):
         record = {
             "number": self.episode_number,
             **asdict(self.episode),
-            "weights": self.weights_name,
+            "weights": self.weights_name if self.cast is None or not self.cast.known else self.cast.scene,
             "scene": self._scene(),
             "played": len(self.regions.images),
             "miou": list(self.scores),
@@ -461,6 +486,7 @@ class FitSession(Session):
             "regions_per_step": self.game.regions_per_step,
             "pool_size": self.game.pool_size,
             "reward_on": self.game.reward_on,
+            "known_images": list(self.game.known_images),
             "credit_pixels": self.game.credit_pixels,
             "short_training": asdict(self.game.short_training),
             **self.agent.rules(),
@@ -492,7 +518,7 @@ class FitSession(Session):
         self.training_steps, self.history = state["training_steps"], state["history"]
         # checkpoints from before there was a choice
         rules = {"reward_on": "reward_set", "short_training": asdict(ShortTraining())} | state["rules"]
-        rules = {"credit_pixels": Game().credit_pixels} | rules
+        rules = {"credit_pixels": Game().credit_pixels, "known_images": list(Game().known_images)} | rules
         differing = [name for name, value in self._rules().items() if rules.get(name) != value]
         if differing:
             raise ConfigError(

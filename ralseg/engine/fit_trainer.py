@@ -12,13 +12,14 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 from rich.console import Console
 
 from ralseg.agents.base import Agent
-from ralseg.agents.loading import save_policy
+from ralseg.agents.loading import policy_file, save_policy
 from ralseg.data.datamodule import SegmentationData
 from ralseg.engine import learning_curves
 from ralseg.engine.actors import Actors
 from ralseg.engine.fit_session import FitSession
 from ralseg.engine.game import Game, plan_episodes
 from ralseg.engine.game_trainer import GameTrainer
+from ralseg.engine.learning_curves import Comparison
 from ralseg.engine.loop import result_of, session_of
 from ralseg.engine.modules import FitModule
 from ralseg.engine.selection import episode_table
@@ -105,7 +106,7 @@ class FitTrainer(GameTrainer):
             )
         if train_dataloaders is not None or val_dataloaders is not None:
             raise ConfigError("`ralseg fit` makes its own loaders from the data; leave out train_ and val_dataloaders")
-        for episode in {(e.kind, e.role): e for e in plan_episodes(self.game, agent.block)}.values():
+        for episode in {(e.kind, e.role): e for e in plan_episodes(self.game, agent.block, agent.references)}.values():
             agent.player(episode, datamodule.seed)  # an unknown player should not wait for its first episode
         module = FitModule(model, agent, self.game.steps_per_episode, self.segmenter_clip)
         actors = nullcontext() if self.fast_dev_run else self.actors.playing(model, agent, datamodule, self.game)
@@ -118,19 +119,31 @@ class FitTrainer(GameTrainer):
             if session.rounds():
                 Console(width=120).print(learning_curves.validation_table(session.history, self.game.validation_plays))
             if session.steps_left == 0:
-                self._write_policy(module)
+                self._write_policy(module, learning_curves.against_start(session.history, self.game.validation_plays))
 
-    def _write_policy(self, module: FitModule) -> None:
-        """Leave the policy alone in a small file to hand on: the best by validation, else as it is in the end."""
-        folder = Path(self.default_root_dir)
-        best = run_folder.find_checkpoint(folder, "best")
-        if best.is_file():
+    def _write_policy(self, module: FitModule, against_start: Comparison | None) -> None:
+        """Leave the policy alone in a small file to hand on: the best by validation, else as it is in the end.
+
+        A policy that learning went on from is the best one, too, if no other was better.
+        """
+        folder, console = Path(self.default_root_dir), Console(soft_wrap=True)
+        best, start = run_folder.find_checkpoint(folder, "best"), module.agent.start_from
+        keeps_start = against_start is not None and against_start.mean <= 0
+        if start is not None and keeps_start:
+            checkpoint = read_checkpoint(policy_file(start))
+        elif best.is_file():
             checkpoint = read_checkpoint(best)
         else:
             checkpoint = {"state_dict": module.state_dict()}
             module.on_save_checkpoint(checkpoint)
         save_policy(checkpoint, folder / POLICY)
-        Console(soft_wrap=True).print(f"policy: {folder / POLICY}")
+        if against_start is not None:
+            what = f"learning brought nothing: {start} stays as it is" if keeps_start else f"better than {start}"
+            console.print(
+                f"{what} (area of the best policy less its area: {against_start} points in {against_start.plays} games "
+                "on held-out images, the same ones that the best was chosen by)"
+            )
+        console.print(f"policy: {folder / POLICY}")
 
     def best_checkpoint(self, folder: Path) -> Checkpoint:
         """The best policy by greedy validation."""

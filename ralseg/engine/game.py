@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from ralseg.agents.base import POLICY, Episode
+from ralseg.agents.base import POLICY, REFERENCES, Episode
 from ralseg.engine.short_training import ShortTraining
 from ralseg.errors import ConfigError
 
-REFERENCES = ("uniform", "entropy")
-"""The heuristics that play the validation games beside the policy."""
-RewardOn = Literal["reward_set", "other_scenes"]
+RewardOn = Literal["reward_set", "other_scenes", "own_world"]
 REWARD_ON: tuple[str, ...] = get_args(RewardOn)
 """What an episode may be rewarded on."""
 _NO_TRAINING = ShortTraining()
@@ -34,6 +32,9 @@ class Game:
         reward_on: ``reward_set``: play on the train set, and reward the gain on the reward set (paper).
             ``other_scenes``: each episode draws one scene of both sets, and is rewarded for the gain on its images;
             it plays on the images of all other scenes. What theta_0 was trained on is left out.
+            ``own_world``: each episode draws a world; theta_0 learns from ``known_images`` of its images, some others
+            pay, and the rest is played on. Needs a segmenter that learns in closed form.
+        known_images: Fewest and most images that theta_0 sees where ``reward_on`` is ``own_world``.
         weight_average: Score an exponential moving average of the segmenter's weights that takes this share of
             the new weights each step; 1 scores the weights themselves (paper).
         short_training: Score each step after a short training on everything labelled, instead of as it is.
@@ -55,6 +56,7 @@ class Game:
     validation_plays: int = 4
     weight_average: float = 1.0
     reward_on: RewardOn = "reward_set"
+    known_images: tuple[int, int] = (2, 8)
     short_training: ShortTraining = _NO_TRAINING
     credit_pixels: int = 5000
 
@@ -70,6 +72,9 @@ class Game:
             )
         if not 0 < self.weight_average <= 1:
             raise ConfigError(f"trainer.game.weight_average={self.weight_average} must lie in (0, 1]")
+        few, many = self.known_images
+        if not 1 <= few <= many:
+            raise ConfigError(f"trainer.game.known_images={[few, many]} must be the fewest and the most, 1 or more")
         if self.reward_on not in REWARD_ON:
             raise ConfigError(f"trainer.game.reward_on={self.reward_on!r} must be one of {', '.join(REWARD_ON)}")
 
@@ -79,15 +84,16 @@ class Game:
         return -(-self.budget // self.regions_per_step)
 
 
-def plan_episodes(game: Game, block: Sequence[str]) -> list[Episode]:
+def plan_episodes(game: Game, block: Sequence[str], references: Sequence[str] = REFERENCES) -> list[Episode]:
     """All episodes of a run in their order: blocks of training with rounds of validation between.
 
-    Uniform and entropy never change, so they play the validation games once, in round 0; the policy
-    plays them in every later round.
+    References never change, so they play the validation games once, in round 0; the policy plays them in every later
+    round.
 
     Args:
         game: The rules.
         block: Who plays the episodes of a block.
+        references: Who plays the validation games beside the policy.
     """
     if not block or game.episodes % len(block):
         raise ConfigError(
@@ -99,7 +105,7 @@ def plan_episodes(game: Game, block: Sequence[str]) -> list[Episode]:
 
     def validate() -> None:
         nonlocal rounds
-        roles = REFERENCES if rounds == 0 else (POLICY,)
+        roles = references if rounds == 0 else (POLICY,)
         plan.extend(
             Episode("validation", role, draw, round=rounds) for role in roles for draw in range(game.validation_plays)
         )

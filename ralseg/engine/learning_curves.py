@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from ralseg.agents.base import POLICY, REFERENCES, START
+
 Record = dict[str, Any]
 
 
@@ -59,7 +61,7 @@ def validation_metrics(history: list[Record], round_number: int) -> dict[str, fl
         "validation/auc": statistics.mean(map(area, policy.values())),
         "validation/final_gain": statistics.mean(map(final_gain, policy.values())),
     }
-    for role in ("uniform", "entropy"):
+    for role in (*REFERENCES, START):
         games = validation_games(history, role)
         if games:
             metrics[f"validation/auc_minus_{role}"] = compare(policy, games).mean
@@ -73,9 +75,10 @@ def validation_table(history: list[Record], plays: int) -> Table:
     seen = ", from theta_0s that were TRAINED ON" if known else " on theta_0s not trained on"
     table = Table(title=f"greedy validation: {plays} games with common random numbers{seen}")
     table.add_column("who plays")
-    for name in ("final mIoU", "gain at the end", "area", "area - uniform", "area - entropy"):
+    roles = [*REFERENCES, *([START] if validation_games(history, START) else [])]
+    for name in ("final mIoU", "gain at the end", "area", *(f"area - {role}" for role in roles)):
         table.add_column(name, justify="right")
-    baselines = {role: validation_games(history, role) for role in ("uniform", "entropy")}
+    baselines = {role: validation_games(history, role) for role in roles}
     for role, games in baselines.items():
         if games:
             table.add_row(role, *_scores(games))
@@ -86,6 +89,22 @@ def validation_table(history: list[Record], plays: int) -> Table:
         table.add_row(f"policy after {episodes_before(history, number)} episodes", *_scores(policy), *versus)
     table.caption = "points of mean IoU: mean ± standard deviation over games; differences: mean ± standard error"
     return table
+
+
+def best_round(history: list[Record], plays: int) -> int | None:
+    """The round of validation in which the policy had the largest area; None where there was none."""
+    areas = {number: _area_of_round(history, POLICY, number) for number in finished_rounds(history, plays)}
+    return max(areas, key=lambda number: areas[number]) if areas else None
+
+
+def _area_of_round(history: list[Record], role: str, number: int = 0) -> float:
+    return statistics.mean(map(area, validation_games(history, role, number).values()))
+
+
+def against_start(history: list[Record], plays: int) -> Comparison | None:
+    """How much better the best policy is than the one that learning went on from; None where it began anew."""
+    best, start = best_round(history, plays), validation_games(history, START)
+    return None if best is None or not start else compare(validation_games(history, POLICY, best), start)
 
 
 def _scores(games: dict[int, Record]) -> list[str]:

@@ -16,17 +16,19 @@ _MOST_LISTED = 20
 
 @dataclass(frozen=True)
 class Cast:
-    """The images of an episode; none of those that are played on is of the scene that pays.
+    """The images of an episode. No image has two roles.
 
     Attributes:
         played: Images whose regions may be labelled, ascending.
         paying: Images whose mean IoU is the reward, ascending.
-        scene: The scene that pays.
+        scene: The scene or world that pays.
+        known: Images that theta_0 learns from before the first step, ascending. None: a file has theta_0.
     """
 
     played: tuple[int, ...]
     paying: tuple[int, ...]
     scene: str
+    known: tuple[int, ...] = ()
 
 
 def draw_cast(

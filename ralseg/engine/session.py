@@ -291,9 +291,7 @@ class Session(ABC):
         Images of the acquisition set are never among them, whatever a checkpoint says: names may coincide.
         """
         if self._known is None:
-            known = {self.data.dataset.names[i]: i for name in _KNOWN for i in self.data.splits[name]}
-            images = [known[name] for name in self.trained_on(self.weights_name) if name in known]
-            images = [index for index in images if self.data.dataset.has_mask(index)]
+            images = self.known_images()
             regions, shares = None, torch.zeros(0, len(self.data.class_names))
             if images:
                 regions = self.data.regions(images)
@@ -301,6 +299,12 @@ class Session(ABC):
                 shares = class_histogram(labels, len(self.data.class_names))
             self._known = regions, shares
         return self._known
+
+    def known_images(self) -> list[int]:
+        """The images that theta_0 was trained on, where their labels are at hand."""
+        known = {self.data.dataset.names[i]: i for name in _KNOWN for i in self.data.splits[name]}
+        images = [known[name] for name in self.trained_on(self.weights_name) if name in known]
+        return [index for index in images if self.data.dataset.has_mask(index)]
 
     def trained_on(self, name: str) -> list[str]:
         """Names of the images that a theta_0 was trained on, where its file says so."""

@@ -115,6 +115,33 @@ def test_a_hidden_layer_begins_with_nothing_to_add():
     assert all_weights(found).shape == (3 + 3 + 4 + 4 * 4 + 4,)
 
 
+def test_weights_turn_with_the_context():
+    found = policy(start={"entropy": 1.0}, context=["variety", "confidence"])
+    with torch.no_grad():
+        found.net.turn[1, 2] = 2.0  # what confidence does to the weight of side
+    actions = torch.randn(2, 4, 1 + 2 + 3 + 1)
+    nothing = torch.zeros(2, 4)
+    looked_at = Observation(torch.zeros(0, 0), nothing, actions, nothing, nothing)
+    expected = actions[..., 3] + 2 * actions[..., 2] * actions[..., 5]
+    assert torch.allclose(found.scores(looked_at, torch.Generator()), expected, atol=1e-6)
+    weighed = found.net.inputs(actions[..., :-1]) @ all_weights(found)
+    assert torch.allclose(weighed, expected, atol=1e-6)
+    assert found.init_args()["context"] == ["variety", "confidence"]
+    assert "context" not in policy().init_args()  # files of policies without one stay what they were
+
+
+def test_a_random_policy_prefers_by_as_much_as_scores_differ():
+    looked_at, draws = seen(2, pools=4000, size=2), torch.Generator().manual_seed(0)
+    looked_at.actions[..., 0] = 0.0
+    looked_at.actions[:, 0, 1], looked_at.actions[:, 1, 1] = 1.0, 0.0  # entropy is higher by 1
+    first = policy(start={"entropy": 1.0}, randomness=1.0).scores(looked_at, draws).argmax(1) == 0
+    assert float(first.float().mean()) == pytest.approx(math.e / (1 + math.e), abs=0.03)
+    bolder = policy(start={"entropy": 1.0}, randomness=4.0).scores(looked_at, draws).argmax(1) == 0
+    assert float(bolder.float().mean()) == pytest.approx(1 / (1 + math.exp(-0.25)), abs=0.03)
+    again = [policy(start={"entropy": 1.0}, randomness=1.0).scores(seen(), torch.Generator()) for _ in range(2)]
+    assert torch.equal(*again)  # the game's generator decides
+
+
 @pytest.mark.parametrize("hidden", [0, 4])
 def test_weights_in_a_row_go_where_they_came_from(hidden):
     found, copy = policy(hidden=hidden, start={"side": 1.0}), policy(hidden=hidden)
@@ -172,6 +199,21 @@ def test_learning_goes_on_from_the_policy_of_a_file(tmp_path):
 
 
 # -- policy search --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [search, credit])
+def test_the_policy_that_learning_began_with_plays_beside_it(tmp_path, make):
+    begun = search(start={"entropy": 1.0, "bald": -2.0})
+    save_policy(
+        {"ralseg": {"policy": begun.policy.description()}, "state_dict": begun.policy.state_dict()},
+        tmp_path / "policy.ckpt",
+    )
+    assert make().references == ("uniform", "entropy")
+    agent, looked_at = make(start_from=str(tmp_path / "policy.ckpt")), seen()
+    assert agent.references == ("uniform", "entropy", "start")
+    set_weights(agent.policy.net, torch.ones(6))
+    scores = agent.player(Episode("validation", "start", 0), SEED).scores(looked_at, torch.Generator())
+    assert torch.allclose(scores, looked_at.actions[..., 1] - 2 * looked_at.actions[..., 2], atol=1e-6)
 
 
 def test_policy_search_goes_where_the_better_of_each_pair_lies():
