@@ -74,6 +74,13 @@ class SegmentationDataset(ABC):
         """
         return None
 
+    def world(self, index: int) -> str:
+        """The world that an image belongs to; "" where the whole data set is one.
+
+        Worlds are data sets of their own: what a class slot means in one, it does not mean in another.
+        """
+        return ""
+
     def file_problems(self) -> list[str]:
         """What is wrong with the files besides what reading them shows; ``ralseg data check`` prints it."""
         return []
