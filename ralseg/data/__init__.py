@@ -10,16 +10,20 @@ from ralseg.data.cityscapes import Cityscapes
 from ralseg.data.datamodule import SegmentationData
 from ralseg.data.folder import Folder
 from ralseg.data.gtav import GTAV
+from ralseg.data.mixture import Mixture
 from ralseg.data.splits import SplitSizes
 from ralseg.data.synthetic import SyntheticStreets
+from ralseg.data.worlds import SyntheticWorlds
 
 __all__ = [
     "GTAV",
     "CamVid",
     "Cityscapes",
     "Folder",
+    "Mixture",
     "SegmentationData",
     "SegmentationDataset",
     "SplitSizes",
     "SyntheticStreets",
+    "SyntheticWorlds",
 ]

@@ -128,6 +128,10 @@ class Readable(SegmentationDataset):
         """The scene that an image shows."""
         return self._dataset.scene(index)
 
+    def world(self, index: int) -> str:
+        """The world that an image belongs to."""
+        return self._dataset.world(index)
+
     def file_problems(self) -> list[str]:
         """What is wrong with the files besides what reading them shows."""
         return self._dataset.file_problems()
