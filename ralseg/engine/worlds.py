@@ -61,7 +61,7 @@ class WorldCasting:
             images.setdefault(self._data.dataset.world(index), []).append(index)
         families: dict[str, list[World]] = {}
         for name in sorted(images):
-            families.setdefault(name.rpartition("/")[0], []).append(self._world(name, images[name]))
+            families.setdefault(name.partition("/")[0], []).append(self._world(name, images[name]))
         return families
 
     def _world(self, name: str, images: list[int]) -> World:
