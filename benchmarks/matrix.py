@@ -6,8 +6,8 @@
 
 A method is a heuristic's name, `ralseg` (the policy in the box), or `name=file`. `{set}` in a file stands for the
 column, for rows that leave the column's set out: `others=runs/without_{set}/policy.ckpt`. Each seed draws the labelled
-images of theta_0 and with them those to choose from; all methods share both. A hundredth of all regions is labelled at a
-step (at most 24), and the test set is read after five and ten steps: with the closed form, or with the FPN of `ralseg
+images of theta_0 and with them those to choose from; all methods share both. A hundredth of all regions is labelled at
+a step (at most 24), and the test set is read after five and ten steps: with the closed form, or with the FPN of `ralseg
 init` after final trainings. Cells that are there are not played again; several processes share the work by
 `--part 0/2`, `--part 1/2`.
 
@@ -189,7 +189,9 @@ def table(asked: argparse.Namespace, root: Path) -> None:
         "95 % intervals over seeds.\n"
     ]
     for other in asked.against.split(","):
-        lines.append(f"| less {other} | {' | '.join(asked.sets)} | mean over sets |\n|---|{'---|' * len(asked.sets)}---|")
+        lines.append(
+            f"| less {other} | {' | '.join(asked.sets)} | mean over sets |\n|---|{'---|' * len(asked.sets)}---|"
+        )
         for method in asked.methods:
             if method != other:
                 lines.append(f"| {method} | {' | '.join(row(root, asked.sets, method, other))} |")

@@ -92,10 +92,7 @@ def policy_alone(checkpoint: dict[str, Any]) -> dict[str, Any]:
 def load_policy(path: Path, data: SegmentationData) -> LearnedPolicy:
     """A learned policy from a checkpoint of `ralseg fit`, if it fits the data."""
     checkpoint = read_checkpoint(path)
-    about = checkpoint.get("ralseg", {})
-    saved = about.get("policy") if isinstance(about, dict) else None
-    if not isinstance(saved, dict) or not {"class_path", "init_args", "fits"} <= saved.keys():
-        raise ConfigError(f"{path}: holds no policy (`ralseg fit` writes those; `ralseg pretrain` writes theta_0s)")
+    saved, about = _saved(path, checkpoint), checkpoint["ralseg"]
     num_state_regions = len(data.regions("state_set"))
     here = {"class_names": list(data.class_names), "num_state_regions": num_state_regions}
     differing = [
@@ -110,10 +107,34 @@ def load_policy(path: Path, data: SegmentationData) -> LearnedPolicy:
     differing_canvas = canvas_difference(about, data.canvas)
     if differing_canvas:
         log.warning("%s: the policy learned on %s; it may choose worse here", path, differing_canvas)
+    return _made(path, checkpoint, data.class_names, num_state_regions)
+
+
+def load_policy_alone(path: Path) -> LearnedPolicy:
+    """A learned policy that fits any data, before there are data; others are refused."""
+    checkpoint = read_checkpoint(path)
+    saved = _saved(path, checkpoint)
+    if saved["fits"]:
+        raise ConfigError(f"{path}: the policy fits certain data only ({', '.join(saved['fits'])})")
+    return _made(path, checkpoint, (), 0)
+
+
+def _saved(path: Path, checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint says of its policy."""
+    about = checkpoint.get("ralseg", {})
+    saved = about.get("policy") if isinstance(about, dict) else None
+    if not isinstance(saved, dict) or not {"class_path", "init_args", "fits"} <= saved.keys():
+        raise ConfigError(f"{path}: holds no policy (`ralseg fit` writes those; `ralseg pretrain` writes theta_0s)")
+    return saved
+
+
+def _made(path: Path, checkpoint: dict[str, Any], class_names: tuple[str, ...], num_state: int) -> LearnedPolicy:
+    """The policy of a checkpoint."""
+    saved = _saved(path, checkpoint)
     kind = import_class(str(saved["class_path"]), LearnedPolicy, f"the policy in {path}:")
     try:
         policy: LearnedPolicy = kind(**saved["init_args"])
-        policy.build(data.class_names, num_state_regions, seed=0)
+        policy.build(class_names, num_state, seed=0)
         policy.load_state_dict(policy_alone(checkpoint)["state_dict"])
     except (TypeError, RuntimeError) as error:
         reason = str(error).splitlines()[0]

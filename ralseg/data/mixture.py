@@ -24,6 +24,7 @@ class Mixture(SegmentationDataset):
     Args:
         parts: The data sets by the name of their family. Image ``name`` of family ``f`` is ``f/name`` here, and its
             world and scene begin with ``f`` too.
+        held_out: Families whose images are all for validation. None: only worlds that are held out anyway.
 
     Example:
         >>> from ralseg.data import SyntheticStreets, SyntheticWorlds
@@ -35,9 +36,9 @@ class Mixture(SegmentationDataset):
         ('drawn/val_000/002', 'drawn/val_000', 'val')
     """
 
-    def __init__(self, parts: dict[str, SegmentationDataset]) -> None:
-        _check(parts)
-        self.parts = dict(parts)
+    def __init__(self, parts: dict[str, SegmentationDataset], held_out: list[str] | None = None) -> None:
+        _check(parts, held_out or [])
+        self.parts, self.held_out = dict(parts), list(held_out or [])
         self._images = [
             (family, index)
             for family, part in self.parts.items()
@@ -63,7 +64,7 @@ class Mixture(SegmentationDataset):
         played = {
             world
             for world, (family, index) in zip(self._worlds, self._images, strict=True)
-            if self.parts[family].subsets[index] == "train"
+            if self.parts[family].subsets[index] == "train" and family not in self.held_out
         }
         return ["train" if world in played else "val" for world in self._worlds]
 
@@ -131,7 +132,7 @@ class Mixture(SegmentationDataset):
         return part.mask_key(inner)
 
 
-def _check(parts: dict[str, SegmentationDataset]) -> None:
+def _check(parts: dict[str, SegmentationDataset], held_out: list[str]) -> None:
     """There must be parts, and names from which the family can be read off again."""
     if not parts:
         raise ConfigError(
@@ -141,3 +142,8 @@ def _check(parts: dict[str, SegmentationDataset]) -> None:
     for family in parts:
         if not family or "/" in family:
             raise ConfigError(f"data.dataset.init_args.parts: the name {family!r} must not be empty or hold a '/'")
+    for family in held_out:
+        if family not in parts:
+            raise ConfigError(
+                f"data.dataset.init_args.held_out: there is no part {family!r}; parts are {', '.join(parts)}"
+            )
