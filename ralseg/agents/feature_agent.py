@@ -58,20 +58,7 @@ class FeatureAgent(Agent):
 
     def _weights_of(self, name: str) -> dict[str, Tensor]:
         """The weights in a file of a policy like this one."""
-        path = policy_file(name)
-        if not path.is_file():
-            raise ConfigError(f"agent start_from: no policy at {name!r}; `ralseg fit` writes policy.ckpt")
-        checkpoint = read_checkpoint(path)
-        saved = checkpoint.get("ralseg", {}).get("policy", {})
-        own, others = self.policy.init_args(), saved.get("init_args", {})
-        shape = ("features", "hidden", "context")
-        differs = any(own.get(key) != others.get(key) for key in shape)
-        if saved.get("class_path") != self.policy.public_path or differs:
-            raise ConfigError(
-                f"agent start_from: {name} holds no policy with these features, {own['hidden']} hidden units and this "
-                "context; give the agent the features, hidden and context of that policy"
-            )
-        weights: dict[str, Tensor] = policy_alone(checkpoint)["state_dict"]
+        weights: dict[str, Tensor] = policy_alone(_checkpoint(name))["state_dict"]
         return weights
 
     # -- playing ----------------------------------------------------------------------------------
@@ -137,6 +124,45 @@ class FeatureAgent(Agent):
         """Go on where :meth:`memory` left off."""
         self.gains, self.updates = [list(gains) for gains in state["gains"]], state["updates"]
         self.figures = dict(state["figures"])
+
+
+def make_policy(start_from: str | None, **options: Any) -> FeaturePolicy:
+    """The policy that an agent trains: like the one that it goes on from, or made from options.
+
+    Args:
+        start_from: File of a policy, ``ralseg`` for the one in the box; None: there is none.
+        options: Arguments of :class:`FeaturePolicy`. Beside ``start_from`` each must be left out or agree with it.
+    """
+    if start_from is None:
+        return FeaturePolicy(**options)
+    saved = _checkpoint(start_from)["ralseg"]["policy"]["init_args"]
+    usual, own = FeaturePolicy(), FeaturePolicy(**options)
+    for key, value in _all_options(own).items():
+        if value not in (_all_options(usual)[key], _all_options(FeaturePolicy(**saved))[key]):
+            raise ConfigError(
+                f"agent {key}={options[key]!r} is not that of the policy in start_from, {start_from}; leave it out, or "
+                "begin anew without start_from"
+            )
+    return FeaturePolicy(**saved)
+
+
+def _all_options(policy: FeaturePolicy) -> dict[str, Any]:
+    """The arguments of a policy, those at their defaults too."""
+    return {"context": [], "randomness": 0.0} | policy.init_args()
+
+
+def _checkpoint(start_from: str) -> dict[str, Any]:
+    """A file that holds a feature policy."""
+    path = policy_file(start_from)
+    if not path.is_file():
+        raise ConfigError(f"agent start_from: no policy at {start_from!r}; `ralseg fit` writes policy.ckpt")
+    checkpoint = read_checkpoint(path)
+    if checkpoint.get("ralseg", {}).get("policy", {}).get("class_path") != FeaturePolicy.public_path:
+        raise ConfigError(
+            f"agent start_from: {start_from} holds no policy of named features; PolicySearch, GroupAdvantage and "
+            "CreditRegression make those"
+        )
+    return checkpoint
 
 
 class Shifted(Policy):

@@ -16,9 +16,9 @@ from ralseg.agents.feature_agent import (
     all_weights,
     check_above_zero,
     check_at_least_one,
+    make_policy,
     set_gradient,
 )
-from ralseg.agents.feature_policy import FeaturePolicy
 from ralseg.errors import ConfigError
 from ralseg.runtime.seeding import stream
 
@@ -39,13 +39,15 @@ class GroupAdvantage(FeatureAgent):
         features: Names of features, see ``ralseg/acquisition/named_features.py``; ``general``: all that ralseg has.
         hidden: Units of the policy's hidden layer; 0: linear.
         start: Weights of single features at first, ``{rarity: 1.0, bald: 1.0}``; None: none.
-        start_from: File of a policy with the same features whose weights learning goes on from, from a cheaper game
-            for example; None: begin anew.
+        start_from: File of a policy whose weights learning goes on from, ``ralseg`` for the one in the box. Features,
+            hidden units, context and randomness are that policy's. None: begin anew.
         deviation: Deviation of every weight at first.
         smallest_deviation: Deviations do not fall below this: something must be tried for something to be learned.
         group_size: Episodes in a group.
         groups: Groups before an update; each has a theta_0 and draws of its own.
         optimizer: Made for means and logarithms of deviations.
+        context: Names of what describes the step as a whole, see ``ralseg/acquisition/contexts.py``.
+        randomness: Of the policy, see :class:`FeaturePolicy`.
 
     Example:
         >>> GroupAdvantage(group_size=4).block
@@ -63,12 +65,16 @@ class GroupAdvantage(FeatureAgent):
         group_size: int = 6,
         groups: int = 2,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=0.06),
+        context: list[str] | None = None,
+        randomness: float = 0.0,
     ) -> None:
         check_above_zero(deviation=deviation, smallest_deviation=smallest_deviation)
         check_at_least_one(groups=groups)
         if group_size < 2:
             raise ConfigError(f"agent group_size={group_size} must be at least 2: a group compares episodes")
-        super().__init__(FeaturePolicy(features, hidden, start), [SAMPLED] * group_size, groups, start_from)
+        options = {"hidden": hidden, "start": start, "context": context, "randomness": randomness}
+        policy = make_policy(start_from, features=features, **options)
+        super().__init__(policy, [SAMPLED] * group_size, groups, start_from)
         self.deviation, self.smallest_deviation, self._optimizer = deviation, smallest_deviation, optimizer
 
     def build(self, class_names: tuple[str, ...], num_state_regions: int, steps_per_episode: int, seed: int) -> None:

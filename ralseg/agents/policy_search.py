@@ -16,10 +16,10 @@ from ralseg.agents.feature_agent import (
     check_above_zero,
     check_at_least_one,
     check_share,
+    make_policy,
     set_gradient,
     set_weights,
 )
-from ralseg.agents.feature_policy import FeaturePolicy
 from ralseg.runtime.seeding import stream
 
 PLUS, MINUS = "plus", "minus"
@@ -38,8 +38,8 @@ class PolicySearch(FeatureAgent):
         features: Names of features, see ``ralseg/acquisition/named_features.py``; ``general``: all that ralseg has.
         hidden: Units of the policy's hidden layer; 0: linear.
         start: Weights of single features at first, ``{rarity: 1.0, bald: 1.0}``; None: none.
-        start_from: File of a policy with the same features whose weights learning goes on from, ``ralseg`` for the one
-            in the box; None: begin anew.
+        start_from: File of a policy whose weights learning goes on from, ``ralseg`` for the one in the box. Features,
+            hidden units, context and randomness are that policy's. None: begin anew.
         deviation: Size of a push in the direction of each weight.
         pairs: Pairs of episodes before an update.
         average: Share of the new weights in the policy after each update; 1: the newest alone.
@@ -70,7 +70,9 @@ class PolicySearch(FeatureAgent):
         check_above_zero(deviation=deviation)
         check_share(average=average)
         check_at_least_one(pairs=pairs)
-        super().__init__(FeaturePolicy(features, hidden, start, context, randomness), [PLUS, MINUS], pairs, start_from)
+        options = {"hidden": hidden, "start": start, "context": context, "randomness": randomness}
+        policy = make_policy(start_from, features=features, **options)
+        super().__init__(policy, [PLUS, MINUS], pairs, start_from)
         self.deviation, self.average, self._optimizer = deviation, average, optimizer
 
     def build(self, class_names: tuple[str, ...], num_state_regions: int, steps_per_episode: int, seed: int) -> None:

@@ -191,9 +191,21 @@ def test_learning_goes_on_from_the_policy_of_a_file(tmp_path):
     assert torch.equal(all_weights(second.policy), row)
     assert torch.equal(second.centre, row)  # pairs are drawn around it
     assert torch.equal(all_weights(group(hidden=2, start_from=file).policy), row)
-    for options in ({"hidden": 0}, {"hidden": 2, "features": NAMES[::-1]}):
-        with pytest.raises(ConfigError, match=r"start_from: .*holds no policy with these features"):
+    like_it = built(PolicySearch(start_from=file), SEED)  # what is left out is as in the file
+    assert (like_it.policy.names, like_it.policy.hidden) == (tuple(NAMES), 2)
+    for options, key in (
+        ({"hidden": 3}, "hidden=3"),
+        ({"features": NAMES[::-1]}, "features="),
+        ({"randomness": 1.0}, "r"),
+    ):
+        with pytest.raises(ConfigError, match=rf"agent {key}.* is not that of the policy in start_from"):
             search(**options, start_from=file)
+    with pytest.raises(ConfigError, match=r"has a hidden layer, and a regression is linear"):
+        credit(start_from=file)
+    other = str(tmp_path / "other.ckpt")
+    save_policy({"ralseg": {"version": "1", "policy": {"class_path": "ralseg.QueryNetwork"}}, "state_dict": {}}, other)
+    with pytest.raises(ConfigError, match=r"start_from: .*other\.ckpt holds no policy of named features"):
+        search(start_from=other)
     with pytest.raises(ConfigError, match=r"start_from: no policy at 'nowhere\.ckpt'"):
         group(start_from="nowhere.ckpt")
 

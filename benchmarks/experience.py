@@ -1,0 +1,114 @@
+"""Policies from the credit of other games: rows of the matrix, and settings that were tried.
+
+    python benchmarks/experience.py play --sets camvid,dubai --games 64    # games in single real sets
+    python benchmarks/experience.py solve --runs runs/worlds --out w.ckpt  # the policy that a run's credit makes
+    python benchmarks/experience.py rows                                   # what the matrix has in its rows
+
+Credit regression keeps sums over games (`gram`, `cross` in its checkpoints), and sums of several runs can be added. So
+the games of each set are played once, and every row (worlds and all sets but one; one set alone) is a ridge regression
+on the sums of its parts. `solve` leaves out contexts (`--context none`), changes the shrinkage or adds randomness.
+
+Needs `ralseg fit --config worlds.yaml` and data sets in `--data` (RALSEG_DATA); only their train and val images are
+played on.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import ralseg
+from benchmarks.matrix import SETS, read
+from ralseg.agents import CreditRegression, FeaturePolicy
+from ralseg.agents.feature_agent import set_weights
+from ralseg.agents.loading import save_policy
+from ralseg.commands import quiet_console
+from ralseg.data import Mixture, SegmentationData, SplitSizes
+from ralseg.engine import Game
+from ralseg.labels import GridLayout
+from ralseg.models import ClosedFormSegmenter
+from ralseg.runtime.checkpoints import read_checkpoint
+
+CONTEXT = ["confidence", "variety", "experience"]
+EPISODES_PER_UPDATE = 16
+
+
+def play(asked: argparse.Namespace) -> None:
+    """Games in each set alone."""
+    for name in asked.sets.split(","):
+        data = SegmentationData(
+            Mixture({name: read(name, Path(asked.data))}), SplitSizes(state=0, train=None, reward=0), size=(128, 192),
+            layout=GridLayout(4, 6), eval_batch_size=128, flip=False, reward_images=20,
+        )  # fmt: skip
+        game = Game(
+            80, 8, 10, episodes=asked.games, validation_plays=0, reward_on="own_world", known_images=(2, 8),
+        )  # fmt: skip
+        agent = CreditRegression(context=CONTEXT, episodes_per_update=EPISODES_PER_UPDATE)
+        ralseg.fit(
+            agent, ClosedFormSegmenter(data.class_names), data, game, f"{asked.folder}/{name}", "last",
+            actors=asked.actors, accelerator="cpu", enable_progress_bar=False, checkpoint_every=160,
+        )  # fmt: skip
+
+
+def sums(run: str) -> tuple[Tensor, Tensor]:
+    """What a run's games add up to: [P, P] and [P]."""
+    state = read_checkpoint(Path(run) / "checkpoints" / "last.ckpt")["state_dict"]
+    return state["agent.gram"], state["agent.cross"]
+
+
+def solve(
+    runs: list[str], out: str, shrinkage: float = 10.0, context: bool = True, randomness: float = 0.0
+) -> FeaturePolicy:
+    """Write the policy that the games of several runs make."""
+    found = [sums(run) for run in runs]
+    gram, cross = sum(one for one, _ in found), sum(other for _, other in found)
+    assert isinstance(gram, Tensor)
+    assert isinstance(cross, Tensor)
+    policy = FeaturePolicy(context=CONTEXT if context else None, randomness=randomness)
+    policy.build((), 0, seed=0)
+    number = len(policy.names) * (2 + len(policy.context))
+    gram, cross = gram[:number, :number], cross[:number]  # contexts stand last
+    set_weights(policy.net, torch.linalg.solve(gram + shrinkage * torch.eye(number).to(gram), cross))
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
+    about = {"version": ralseg.__version__, "policy": policy.description()}
+    save_policy({"ralseg": about, "state_dict": policy.state_dict()}, Path(out))
+    return policy
+
+
+def rows(asked: argparse.Namespace) -> None:
+    """The policies of the matrix: one set alone, and worlds with all sets but one."""
+    for name in SETS:
+        others = [f"{asked.folder}/{other}" for other in SETS if other != name]
+        solve([f"{asked.folder}/{name}"], f"{asked.folder}/only_{name}.ckpt", randomness=asked.randomness)
+        solve([asked.runs, *others], f"{asked.folder}/without_{name}.ckpt", randomness=asked.randomness)
+
+
+def main() -> None:
+    """Play, solve, or make all rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("do", choices=["play", "solve", "rows"])
+    parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--games", type=int, default=64)
+    parser.add_argument("--actors", type=int, default=2)
+    parser.add_argument("--data", default=os.environ.get("RALSEG_DATA", "data"))
+    parser.add_argument("--folder", default="runs/rows")
+    parser.add_argument("--runs", default="runs/worlds", help="joined by +")
+    parser.add_argument("--out", default="policy.ckpt")
+    parser.add_argument("--shrinkage", type=float, default=10.0)
+    parser.add_argument("--context", choices=["all", "none"], default="all")
+    parser.add_argument("--randomness", type=float, default=0.0)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    quiet_console()
+    if asked.do == "play":
+        play(asked)
+    elif asked.do == "rows":
+        rows(asked)
+    else:
+        solve(asked.runs.split("+"), asked.out, asked.shrinkage, asked.context == "all", asked.randomness)
+
+
+if __name__ == "__main__":
+    main()
