@@ -31,9 +31,9 @@ demo: $(READY)  ## the main job on synthetic streets, within ten minutes; run it
 	$(BIN)/ralseg pretrain $(SYNTHETIC_FULL) --data.fit_on '[state_set,train_set,acquisition_set]' --data.fit_images null \
 	  --trainer.max_epochs 9 --trainer.check_val_every_n_epoch 3 --ckpt last
 	$(BIN)/ralseg test $(SYNTHETIC_FULL)
-	$(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --seeds 1,3 --ckpt last & beside=$$!; \
-	  $(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --seeds 0,2,4 --ckpt last && wait $$beside
-	$(BIN)/ralseg fit --config synthetic_blocks.yaml --ckpt last
+	$(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --seeds 3 --ckpt last & beside=$$!; \
+	  $(BIN)/ralseg pretrain --config synthetic_pretrain.yaml --seeds 2,4 --ckpt last && wait $$beside
+	$(BIN)/ralseg fit --config synthetic_tune.yaml --ckpt last
 	$(BIN)/ralseg compare --config synthetic_compare.yaml
 
 dashboard: $(READY)  ## a page of the studies of this folder, and MLflow's

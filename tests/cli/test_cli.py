@@ -75,7 +75,8 @@ def test_bare_names_resolve_after_install_of_a_wheel(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         assert {f"ralseg/configs/{name}" for name in SHIPPED} <= set(archive.namelist())
         kinds = {Path(name).suffix for name in archive.namelist() if "dist-info" not in name}
-        assert kinds == {".py", ".yaml", ".j2", ".typed"}  # nothing that runs by itself
+        assert kinds == {".py", ".yaml", ".j2", ".typed", ".ckpt"}  # nothing that runs by itself
+        assert [name for name in archive.namelist() if name.endswith(".ckpt")] == ["ralseg/agents/shipped/ralseg.ckpt"]
         archive.extractall(tmp_path / "site")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
