@@ -85,7 +85,9 @@ def policy_alone(checkpoint: dict[str, Any]) -> dict[str, Any]:
     about = checkpoint["ralseg"]
     prefix = str(about.get("policy_prefix", ""))
     weights = {key.removeprefix(prefix): v for key, v in checkpoint["state_dict"].items() if key.startswith(prefix)}
-    kept = {key: about[key] for key in ("version", "policy", "canvas") if key in about}
+    # a policy that fits any data fits any size, too
+    wanted = ("version", "policy", "canvas") if about["policy"].get("fits") else ("version", "policy")
+    kept = {key: about[key] for key in wanted if key in about}
     return {"ralseg": kept, "state_dict": weights}
 
 
@@ -104,7 +106,7 @@ def load_policy(path: Path, data: SegmentationData) -> LearnedPolicy:
         raise ConfigError(
             f"{path}: the policy (ralseg {about.get('version')}) does not fit this data: " + "; ".join(differing)
         )
-    differing_canvas = canvas_difference(about, data.canvas)
+    differing_canvas = canvas_difference(about, data.canvas) if saved["fits"] else None
     if differing_canvas:
         log.warning("%s: the policy learned on %s; it may choose worse here", path, differing_canvas)
     return _made(path, checkpoint, data.class_names, num_state_regions)

@@ -71,7 +71,7 @@ def test_a_policy_of_ones_own(tmp_path, monkeypatch):
     for name, message in (
         ("own_policy.Rarer", "cannot be imported"),
         ("json.JSONDecoder", "is no subclass of ralseg.acquisition.policy.Policy"),
-        ("entropi", "neither a file nor one of bald, class_balanced_entropy.*did you mean 'entropy'"),
+        ("entropi", "neither a file nor one of ralseg, bald, class_balanced_entropy.*did you mean 'entropy'"),
     ):
         with pytest.raises(ConfigError, match=message):
             acquire(tmp_path / "other", name)
