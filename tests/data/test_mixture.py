@@ -53,6 +53,14 @@ def test_a_part_of_nothing_but_val_is_held_out():
     assert [mixture.world(index) for index in (0, 5)] == ["a", "b"]
 
 
+def test_whole_parts_may_be_held_out():
+    mixture = Mixture(parts(), held_out=["towns"])
+    held_out = {mixture.world(index) for index, subset in enumerate(mixture.subsets) if subset == "val"}
+    assert held_out == {"towns", "drawn/val_000"}
+    with pytest.raises(ConfigError, match=r"held_out: there is no part 'town'; parts are towns, drawn"):
+        Mixture(parts(), held_out=["town"])
+
+
 def test_scenes_are_those_of_the_parts(mixture):
     assert [mixture.scene(index) for index in range(3)] == ["towns/A", "towns/B", "towns/C"]
     assert mixture.scene(6) == "drawn/" + parts()["drawn"].scene(0)

@@ -34,6 +34,14 @@ def test_sets_are_disjoint_and_of_the_asked_size(state, train, seed):
     assert {STREETS.subsets[i] for i in splits.test_set} == {"test"}
 
 
+@pytest.mark.parametrize(("acquisition", "left"), [(None, 0), (0, 0), (8, 8)])
+def test_the_train_set_may_take_all_that_is_left(acquisition, left):
+    splits = draw_splits(STREETS, SplitSizes(2, None, acquisition=acquisition))
+    assert [len(splits[name]) for name in SETS] == [2, 28 - left, 6, left, 7]
+    none = draw_splits(STREETS, SplitSizes(0, None, reward=4, reward_from_train=True))
+    assert [len(none[name]) for name in SETS] == [0, 26, 4, 0, 7]
+
+
 def test_the_seed_decides():
     draw = [draw_splits(STREETS, SplitSizes(3, 10, seed=s)) for s in (0, 0, 1)]
     assert draw[0] == draw[1] != draw[2]
