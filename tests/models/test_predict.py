@@ -286,7 +286,7 @@ def test_a_photograph_of_12_megapixels_takes_bounded_memory():
     done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     on_a_canvas, in_tiles = map(float, done.stdout.split()[-2:])
     assert on_a_canvas < 450
-    assert in_tiles < 1400
+    assert in_tiles < 800  # without tiles 1390: measured with this network
 
 
 def test_an_untrained_fpn_of_odd_size():
