@@ -68,12 +68,19 @@ def test_a_policy_of_an_unknown_class_is_not_imported(folder, capsys, monkeypatc
     assert "mine.Weighted: not imported" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arch", ["DeepLabV3Plus", "UPerNet", "Segformer"])
+@pytest.mark.parametrize(
+    ("arch", "decoder"),
+    [
+        ("DeepLabV3Plus", "{decoder_channels: 32}"),
+        ("UPerNet", "{decoder_channels: 32}"),
+        ("Segformer", "{decoder_segmentation_channels: 32}"),
+    ],
+)
 @pytest.mark.slow
-def test_other_architectures_by_configuration_alone(tmp_path, monkeypatch, arch):
+def test_other_architectures_by_configuration_alone(tmp_path, monkeypatch, arch, decoder):
     monkeypatch.chdir(tmp_path)
     model = (
-        f"model: {{class_path: ralseg.SmpSegmenter, init_args: {{arch: {arch}, encoder: resnet18, "
+        f"model: {{class_path: ralseg.SmpSegmenter, init_args: {{arch: {arch}, encoder: resnet18, decoder: {decoder}, "
         "encoder_weights: none, freeze_encoder: true, cache_features: true, label_stride: 2}}\n"
     )
     for name in ("pretrain", "fit", "acquire"):

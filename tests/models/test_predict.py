@@ -260,31 +260,33 @@ def test_lightning_predicts_all_images_in_their_order(tmp_path):
 # -- memory ------------------------------------------------------------------------------------------
 
 MEASURE = """
-import resource, sys
+import resource
 import numpy as np, torch
 from ralseg.data.canvas import Canvas
 from ralseg.models import FPNSegmenter
 torch.set_num_threads(1)
 names = tuple(f"class {i}" for i in range(19))
-net = FPNSegmenter(names, encoder="tu-tf_efficientnet_lite0", encoder_weights="none", pyramid_channels=64,
+net = FPNSegmenter(names, encoder="tu-test_resnet", encoder_weights="none", pyramid_channels=32,
                    segmentation_channels=32)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 net.predict(np.zeros((64, 64, 3), np.uint8))
-net.canvas = Canvas((360, 480)) if sys.argv[1] == "canvas" else Canvas()
 image = np.random.default_rng(0).integers(0, 256, (3000, 4000, 3), np.uint8)
 before = peak()
-found = net.predict_image(image, confidence=True)
-assert found.classes.shape == (3000, 4000)
-print(peak() - before)
+for canvas in (Canvas((360, 480)), Canvas()):
+    net.canvas = canvas
+    found = net.predict_image(image, confidence=True)
+    assert found.classes.shape == (3000, 4000)
+    print(peak() - before)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "limit"), [("canvas", 450), ("tiles", 1400)])
-def test_a_photograph_of_12_megapixels_takes_bounded_memory(kind, limit):
+def test_a_photograph_of_12_megapixels_takes_bounded_memory():
     """All logits of 19 classes would take 912 MB, and a network's maps at full size many times that."""
-    done = subprocess.run([sys.executable, "-c", MEASURE, kind], capture_output=True, text=True, check=True)
-    assert float(done.stdout.split()[-1]) < limit, done.stdout
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    on_a_canvas, in_tiles = map(float, done.stdout.split()[-2:])
+    assert on_a_canvas < 450
+    assert in_tiles < 800  # without tiles 1390: measured with this network
 
 
 def test_an_untrained_fpn_of_odd_size():

@@ -4,6 +4,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,22 +19,28 @@ from support.games import game, play
 LAST = "checkpoints/last.ckpt"
 
 
-def small_files_only() -> None:
+@contextmanager
+def small_files_only():
     """As if a quota were reached."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.slow
-def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
+def test_a_full_disk_loses_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("fit.yaml").write_text(FIT.replace("logger: false", "logger: false\n  checkpoint_every: 1"))
     command = ["fit", "--config", "fit.yaml", "--ckpt", "last"]
     assert main([*command, "--trainer.max_epochs", "3"]) == 0
     before = Path("run", LAST).read_bytes()
-    limited = [sys.executable, "-m", "ralseg", *command]
-    full = subprocess.run(limited, capture_output=True, text=True, preexec_fn=small_files_only)
-    said = full.stderr
-    assert full.returncode == 3, said
+    with small_files_only():
+        code = main(command)
+    said = capsys.readouterr().err
+    assert code == 3, said
     assert "last.ckpt: cannot be written (File too large)" in said
     assert "make room, then go on with --ckpt last" in said
     assert "Traceback" not in said
