@@ -50,7 +50,7 @@ def draw_cast(
     Example:
         >>> scenes = {0: "town", 1: "town", 2: "coast", 3: "coast", 4: "coast"}
         >>> draw_cast(scenes, dict.fromkeys(scenes, 6), budget=15, generator=torch.Generator())
-        Cast(played=(2, 3, 4), paying=(0, 1), scene='town')
+        Cast(played=(2, 3, 4), paying=(0, 1), scene='town', known=())
     """
     able = able_to_pay(scenes, regions, budget)
     scene = able[int(torch.randint(len(able), (), generator=generator))]

@@ -136,8 +136,8 @@ def test_two_processes_of_which_one_is_killed(tmp_path, played_here, caplog):
 def test_actors_on_ray(tmp_path, played_here):
     pytest.importorskip("ray")
     _, expected, _ = played_here["dqn"]
-    options = {"address": None, "init": {"num_cpus": 1, "object_store_memory": 80_000_000}}
-    trainer = play(tmp_path, RULES, dqn(), actors=1, actor_engine="ray", actor_options=options)
+    options = {"address": None, "init": {"num_cpus": 2, "object_store_memory": 80_000_000}}
+    trainer = play(tmp_path, RULES, dqn(), actors=2, actor_engine="ray", actor_options=options)
     assert_same(expected, learned(trainer))
 
 
