@@ -152,6 +152,11 @@ class FitSession(Session):
                 self.segmenter.loss(Batch(*(part.to(self.segmenter.device) for part in batch)))
             self.data.masks.close(known)
 
+    def _theta_0_name(self) -> str:
+        """The images that theta_0 learned from, where no file has it."""
+        names = [self.data.dataset.names[image] for image in self.known_images()]
+        return f"learned from {', '.join(names)}"
+
     def known_images(self) -> list[int]:
         """The images that theta_0 has seen: the episode's own, or those that its file names."""
         return list(self.cast.known) if self.cast is not None and self.cast.known else super().known_images()
@@ -446,7 +451,7 @@ class FitSession(Session):
         record = {
             "number": self.episode_number,
             **asdict(self.episode),
-            "weights": self.weights_name if self.cast is None or not self.cast.known else self.cast.scene,
+            "weights": self.weights_name if self.cast is None or not self.cast.known else self._theta_0_name(),
             "scene": self._scene(),
             "played": len(self.regions.images),
             "miou": list(self.scores),

@@ -15,6 +15,8 @@ SETS = {"train": "train_set", "validation": "reward_set"}
 """The set whose worlds an episode of each kind is played in."""
 PAYING_SHARE = 1 / 3
 """Of the images that theta_0 did not see, so many pay, unless ``data.reward_images`` says how many."""
+ONLY_WORLD = "the data set"
+"""What a world without a name is called."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class WorldCasting:
         counts = {image: len(regions.of_image(place)) for place, image in enumerate(images)}
         scenes = {image: scene for image in images if (scene := dataset.scene(image)) is not None}
         self._check(name, counts)
-        return World(name, images, counts, scenes)
+        return World(name or ONLY_WORLD, images, counts, scenes)
 
     def _check(self, name: str, regions: dict[int, int]) -> None:
         """Refuse a world that has too few images for the largest theta_0."""
@@ -79,8 +81,9 @@ class WorldCasting:
         played = sum(left[: len(left) - self._num_paying(len(left))])
         if not left or played < self._budget:
             raise PoolExhausted(
-                f"{KEY}: world {name!r} has {len(regions)} images; without the {most} that theta_0 may see and those "
-                f"that pay, {played} regions can be counted on, and trainer.game.budget={self._budget} are played for; "
+                f"{KEY}: world {name or ONLY_WORLD!r} has {len(regions)} images; without the {most} that theta_0 may "
+                f"see and those that pay, {played} regions can be counted on, and "
+                f"trainer.game.budget={self._budget} are played for; "
                 "lower the budget or known_images, or give each world more images"
             )
 

@@ -140,6 +140,9 @@ def test_each_episode_starts_from_what_its_own_images_taught(tmp_path):
     history = json.loads((tmp_path / "history.json").read_text())
     starts = {record["weights"]: record["miou"][0] for record in history}
     assert len(set(starts.values())) > 1
+    trained, validated = ({r["weights"] for r in history if r["kind"] == kind} for kind in ("train", "validation"))
+    assert not trained & validated
+    assert all(name.startswith("learned from world_") for name in trained)
     assert all(record["scene"].startswith("val_") == (record["kind"] == "validation") for record in history)
     by_draw = {}
     for record in history:
