@@ -1,6 +1,5 @@
 """A shortened form of ``kills.py``: real processes, really killed."""
 
-import json
 import os
 import subprocess
 import sys
@@ -12,25 +11,12 @@ pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parents[1] / "support" / "kills.py"
 
 
-@pytest.fixture(scope="module")
-def kill():
-    """Has a process that has imported everything run ``kills.py`` with given arguments; gives what that said."""
+def kill(*arguments):
     environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
-    command = [sys.executable, SCRIPT, "serve"]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-
-        def ask(*arguments):
-            print(json.dumps(arguments), file=server.stdin, flush=True)
-            code, said = json.loads(server.stdout.readline())
-            assert code == 0, said[-9000:]
-            return said
-
-        yield ask
-        server.stdin.close()  # it removes its folder and leaves
-        try:
-            server.wait(60)
-        finally:
-            server.kill()
+    command = [sys.executable, SCRIPT, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    return done.stdout
 
 
 FAULTS = [
@@ -42,14 +28,16 @@ FAULTS = [
 ]
 
 
-def test_a_game_that_is_killed_or_stopped_ends_like_one_that_was_not(kill):
-    """Faults and signals one after the other: each run goes on from what the one before has left."""
-    assert kill("fit", "--chain", ",".join(FAULTS), "--chain", "TERM,KILL").count("the same") == 2
+def test_a_game_that_is_killed_or_stopped_ends_like_one_that_was_not():
+    faults = [argument for fault in FAULTS for argument in ("--fault", fault)]
+    said = kill("fit", "--signal", "KILL", "--signal", "TERM", *faults)
+    assert said.count("the same") == 2 + len(FAULTS)
 
 
-def test_a_game_whose_steps_are_played_by_actors_ends_like_one_that_was_not_killed(kill):
-    fault = "ralseg.engine.fit_session.FitSession.take_step:4"  # played, but not yet taken
-    assert kill("fit-actors", "--seed", "1", "--chain", f"TERM,{fault}").count("the same") == 1
+def test_a_game_whose_steps_are_played_by_actors_ends_like_one_that_was_not_killed():
+    fault = "ralseg.engine.fit_session.FitSession.take_step:14"  # played, but not yet taken
+    said = kill("fit-actors", "--signal", "TERM", "--seed", "1", "--fault", fault)
+    assert said.count("the same") == 2
 
 
 @pytest.mark.parametrize(
@@ -59,20 +47,21 @@ def test_a_game_whose_steps_are_played_by_actors_ends_like_one_that_was_not_kill
         ("credit", "ralseg.agents.credit_regression.CreditRegression.remember:8"),  # amid the second group
     ],
 )
-def test_a_group_of_games_that_is_killed_ends_like_one_that_was_not(kill, agent, fault):
-    assert kill(f"fit-{agent}", "--chain", f"{fault},KILL").count("the same") == 1
+def test_a_group_of_games_that_is_killed_ends_like_one_that_was_not(agent, fault):
+    assert kill(f"fit-{agent}", "--signal", "KILL", "--fault", fault).count("the same") == 2
 
 
 @pytest.mark.parametrize(("command", "name"), [("acquire", "INT"), ("pretrain", "TERM")])
-def test_a_run_that_is_killed_or_stopped_ends_like_one_that_was_not(kill, command, name):
-    assert kill(command, "--chain", f"{name},KILL", "--seed", "4").count("the same") == 1
+def test_a_run_that_is_killed_or_stopped_ends_like_one_that_was_not(command, name):
+    said = kill(command, "--signal", "KILL", "--signal", name, "--seed", "4")
+    assert said.count("the same") == 2
 
 
-def test_a_closed_form_acquisition_that_is_killed_ends_like_one_that_was_not(kill):
+def test_a_closed_form_acquisition_that_is_killed_ends_like_one_that_was_not():
     fault = "ralseg.models.closed_form.ClosedFormSegmenter.refit:9"  # counted, but not yet fitted
-    assert kill("acquire-closed", "--chain", f"{fault},KILL").count("the same") == 1
+    assert kill("acquire-closed", "--signal", "KILL", "--fault", fault).count("the same") == 2
 
 
-def test_a_study_that_is_killed_ends_like_one_that_was_not(kill):
-    """Its cells are acquisitions, which the tests above kill; `make kills` also does so within a closed-form study."""
-    assert kill("compare", "--seed", "2").count("the same") == 1
+@pytest.mark.parametrize("command", ["compare", "compare-closed"])
+def test_a_study_that_is_killed_ends_like_one_that_was_not(command):
+    assert kill(command, "--seed", "2").count("the same") == 1

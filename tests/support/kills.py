@@ -3,10 +3,9 @@
     python tests/support/kills.py fit --trials 20        # SIGKILL at random moments, some trials twice
     python tests/support/kills.py acquire --signal TERM  # SIGTERM: must save and leave with 143 within 10 s
     python tests/support/kills.py fit --fault ralseg.agents.replay.ReplayBuffer.add:5  # at its fifth call
-    python tests/support/kills.py fit --chain TERM,KILL  # one trial, stopped twice
 
 Children are forked from this process, which has everything imported: a trial costs its run, not its start.
-`tests/runtime/test_kills.py` runs a shortened form: it starts this script once, with `serve`, and sends it arguments.
+`tests/runtime/test_kills.py` runs a shortened form.
 """
 
 import argparse
@@ -22,13 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # its threads would not survive a fork
 
 import torch
 
@@ -103,16 +99,12 @@ def prepare(folder: Path) -> Path:
         (folder / f"{name}.yaml").write_text(text + DATA)
     (folder / "compare.yaml").write_text(COMPARE)
     (folder / "compare-closed.yaml").write_text(COMPARE.replace("acquire.yaml", "acquire-closed.yaml"))
-    shutil.copy(make_store(folder.parents[1]), folder / "mlflow.db")
-    return folder
-
-
-def make_store(place: Path) -> Path:
-    """An empty store of MLflow: making one takes longer than a step, so it is made once."""
-    store = place / "mlflow.db"
+    # making a new store takes MLflow longer than a step: here it is made once
+    store = folder.parents[1] / "mlflow.db"
     if not store.is_file():
-        connect(f"sqlite:///{store}").create_experiment("ralseg", (place / "artifacts").as_uri())
-    return store
+        connect(f"sqlite:///{store}").create_experiment("ralseg", (folder.parents[1] / "artifacts").as_uri())
+    shutil.copy(store, folder / "mlflow.db")
+    return folder
 
 
 def start(command: str, folder: Path, resume: bool, fault: str | None = None) -> int:
@@ -134,6 +126,8 @@ def start(command: str, folder: Path, resume: bool, fault: str | None = None) ->
     except SystemExit as stop:
         code = int(stop.code or 0)
     except BaseException:
+        import traceback
+
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -223,39 +217,17 @@ def difference(one: Any, two: Any, where: str = "") -> str | None:
 # -- trials ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Stop:
-    """One end of a run before its end.
+def run_trial(command: str, folder: Path, moments: list[float], number: int, fault: str | None) -> list[str]:
+    """Start in ``folder``, stop at each of the moments (or at the fault), then go on to the end; what went wrong.
 
-    Args:
-        name: Of the signal.
-        moment: Seconds after the start.
-        fault: The call at which the run kills itself, instead of a signal.
-        may_be_late: Whether the run may be through by then.
-    """
-
-    name: str = "KILL"
-    moment: float = 0.0
-    fault: str | None = None
-    may_be_late: bool = False
-
-    def __str__(self) -> str:
-        return self.fault or f"{self.name} at {self.moment:.2f} s"
-
-
-def run_trial(command: str, folder: Path, stops: list[Stop]) -> list[str]:
-    """Start in ``folder``, stop at each of the stops, then go on to the end; what went wrong.
-
-    Where the run is through before a signal comes, or was so far that it meets no fault, all is done again with
-    earlier signals.
+    Where the run is through before the first signal comes, all is done again with earlier ones.
     """
     prepare(folder)
     problems = []
-    for turn, stop in enumerate(stops):
-        number = getattr(signal, f"SIG{stop.name}")
-        pid = start(command, folder, resume=turn > 0, fault=stop.fault)
-        if not stop.fault:
-            time.sleep(stop.moment)
+    for turn, moment in enumerate(moments):
+        pid = start(command, folder, resume=turn > 0, fault=fault)
+        if not fault:
+            time.sleep(moment)
             os.kill(pid, number)
         if command in WITH_OTHERS and not ends_within(pid, 25):
             problems.append(f"{WITH_OTHERS[command]} lived on")
@@ -263,9 +235,9 @@ def run_trial(command: str, folder: Path, stops: list[Stop]) -> list[str]:
         code = finish(pid)
         spent = time.monotonic() - asked
         expected = -number if number == signal.SIGKILL else 128 + number
-        if code == 0 and any(each.moment > 0.1 for each in stops[: turn + 1]):
-            if not stop.may_be_late:
-                return run_trial(command, folder, [replace(each, moment=each.moment / 2) for each in stops])
+        if code == 0 and not fault:
+            if turn == 0:
+                return run_trial(command, folder, [moment / 2 for moment in moments], number, fault)
         elif code != expected:
             problems.append(f"exit code {code} after {signal.Signals(number).name}")
         if number != signal.SIGKILL and spent > 10:
@@ -304,88 +276,52 @@ def status_in_mlflow(folder: Path) -> str | None:
         return str(store.execute("select status from runs where run_uuid = ?", [run]).fetchone()[0])
 
 
-def run_trials(asked: argparse.Namespace, place: Path) -> int:
+def run_trials(command: str, trials: int, seed: int, names: list[str], faults: list[str], place: Path) -> int:
     """All trials of a command, with one uninterrupted run to compare with; the number of those that went wrong."""
     whole = prepare(place / "whole")
     began = time.monotonic()
-    code = finish(start(asked.command, whole, resume=False))
+    code = finish(start(command, whole, resume=False))
     seconds = time.monotonic() - began
     if code != 0:
         print((whole / "log.txt").read_text(), file=sys.stderr)
-        raise SystemExit(f"the uninterrupted run of {asked.command} ended with {code}")
-    expected = content(whole)
-    print(f"{asked.command}: uninterrupted {seconds:.1f} s, {len(expected)} files to compare", flush=True)
-    trials, rng = [], random.Random(asked.seed)
-    for name in asked.signal:
-        for _ in range(asked.trials):
-            twice = [Stop(name, rng.uniform(0.02, 0.9) * seconds)]
-            twice += [Stop(name, rng.uniform(0.02, 0.6) * seconds, may_be_late=True)] if rng.random() < 0.4 else []
-            trials.append(twice)
-    trials += [[Stop(fault=fault)] for fault in asked.fault]
-    for chain in asked.chain:
-        parts = chain.split(",")
-        trials.append(
-            [
-                Stop(fault=part) if ":" in part else Stop(part, rng.uniform(0.02, 0.4 if turn else 0.9) * seconds)
-                for turn, part in enumerate(parts)
-            ]
-        )
-    return sum([try_once(asked.command, place / "trial", expected, stops) for stops in trials])
+        raise SystemExit(f"the uninterrupted run of {command} ended with {code}")
+    expected, bad = content(whole), 0
+    print(f"{command}: uninterrupted {seconds:.1f} s, {len(expected)} files to compare", flush=True)
+    rng = random.Random(seed)
+    for name in names:
+        for _ in range(trials):
+            moments = [rng.uniform(0.02, 0.9) * seconds]
+            moments += [rng.uniform(0.02, 0.6) * seconds] if rng.random() < 0.4 else []
+            what = f"{name} at " + " and ".join(f"{moment:.2f} s" for moment in moments)
+            bad += try_once(command, place / "trial", expected, moments, name, None, what)
+    for fault in faults:
+        bad += try_once(command, place / "trial", expected, [0.0], "KILL", fault, fault)
+    return bad
 
 
-def try_once(command: str, folder: Path, expected: dict[str, Any], stops: list[Stop]) -> bool:
+def try_once(
+    command: str, folder: Path, expected: dict[str, Any], moments: list[float], name: str, fault: str | None, what: str
+) -> bool:
     """One trial; whether it went wrong."""
-    problems = run_trial(command, folder, stops)
+    problems = run_trial(command, folder, moments, getattr(signal, f"SIG{name}"), fault)
     different = difference(expected, content(folder))
     problems += [different] if different else []
-    print(f"{command} {' and '.join(map(str, stops))}: {'; '.join(problems) or 'the same'}", flush=True)
+    print(f"{command} {what}: {'; '.join(problems) or 'the same'}", flush=True)
     if problems:
         print((folder / "log.txt").read_text()[-3000:], flush=True)
     return bool(problems)
 
 
-def run(arguments: list[str], place: Path) -> int:
-    """Do what a command line asks for, and give the code to leave with."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=list(ARGUMENTS))
     parser.add_argument("--trials", type=int, default=1, help="of each signal")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--signal", choices=["KILL", "TERM", "INT"], action="append", default=[])
     parser.add_argument("--fault", action="append", default=[])
-    parser.add_argument("--chain", action="append", default=[], help="signals and faults of one trial, with commas")
-    asked = parser.parse_args(arguments)
-    asked.signal = asked.signal or ([] if asked.fault or asked.chain else ["KILL"])
-    return int(run_trials(asked, place / "runs") > 0)
-
-
-def serve(place: Path) -> None:
-    """Answer each line of arguments with exit code and output of a child that runs them."""
-    make_store(place)
-    for line in sys.stdin:
-        with tempfile.TemporaryFile("w+") as said:
-            pid = os.fork()
-            if pid == 0:
-                code = 1
-                try:
-                    os.dup2(said.fileno(), 1)
-                    os.dup2(said.fileno(), 2)
-                    code = run(json.loads(line), place)
-                except SystemExit as stop:
-                    print(stop, file=sys.stderr)
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    sys.stdout.flush()
-                    sys.stderr.flush()
-                    os._exit(code)
-            code = finish(pid)
-            said.seek(0)
-            print(json.dumps([code, said.read()]), flush=True)
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder_of_all:
-        if sys.argv[1:] == ["serve"]:
-            serve(Path(folder_of_all))
-        else:
-            sys.exit(run(sys.argv[1:], Path(folder_of_all)))
+    asked = parser.parse_args()
+    signals = asked.signal or ([] if asked.fault else ["KILL"])
+    with tempfile.TemporaryDirectory() as place:
+        inner = Path(place) / "runs"
+        failed = run_trials(asked.command, asked.trials, asked.seed, signals, asked.fault, inner)
+    sys.exit(bool(failed))
