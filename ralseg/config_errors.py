@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
+from ralseg.agents.loading import policy_names
 from ralseg.config import COMMON_KEYS, SECTIONS
 from ralseg.errors import ConfigError
 from ralseg.runtime import allowed_imports
@@ -97,6 +98,11 @@ class Explanation:
         found = re.fullmatch(rf"the following arguments are required: ({self.command}\.)?(.+)", message.strip())
         if found is None:
             return None
+        if found[2] == "policy":
+            return (
+                "--policy is missing: who chooses the regions? One of "
+                f"{policy_names()}, the policy.ckpt that `ralseg fit` has left, or a class of your own (module.Class)"
+            )
         return f"`ralseg {self.command}` needs {found[2]}\n{self._help()}"
 
     def _wrong_class(self, message: str) -> str | None:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ralseg import __version__
 from ralseg.acquisition.policy import Policy
-from ralseg.agents.loading import BOX, find_policy, policy_identity, policy_tag
+from ralseg.agents.loading import find_policy, policy_identity, policy_tag
 from ralseg.data.datamodule import SegmentationData
 from ralseg.engine.acquire_session import SET, AcquireSession, AcquisitionConfig
 from ralseg.engine.final_training import FinalTraining, mixed_images, train_final
@@ -77,7 +77,7 @@ class AcquireTrainer(GameTrainer):
         self,
         model: Segmenter,
         datamodule: SegmentationData,
-        policy: str | Policy = BOX,
+        policy: str | Policy,
         policy_args: dict[str, Any] | None = None,
         oracle: str | Oracle = "masks",
         ckpt: str | None = None,
