@@ -326,6 +326,7 @@ def run_dashboard(arguments: list[str]) -> int:
     print(f"studies and their reports: http://{HOST}:{page.server_port}")
     print(f"MLflow: {mlflow} (Ctrl-C ends both)", flush=True)
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--port", str(config.port)]
+    command += ["--workers", "1"]  # one person looks on; each of MLflow's four takes seconds to start
     return subprocess.call(command)
 
 

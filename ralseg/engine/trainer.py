@@ -84,7 +84,7 @@ class RunTrainer(pl.Trainer):
 
     def best_checkpoint(self, folder: Path) -> Checkpoint:
         """The callback that keeps ``best.ckpt``."""
-        return ModelCheckpoint(folder, "best", monitor=SCORE, mode="max", enable_version_counter=False)
+        return BestScore(folder, "best", monitor=SCORE, mode="max", enable_version_counter=False)
 
     @contextmanager
     def claimed_folder(self, ckpt: str | None) -> Iterator[str | None]:
@@ -165,6 +165,24 @@ class RunTrainer(pl.Trainer):
                 if isinstance(logger, RunLogger):
                     logger.log_file(report)
         return results
+
+
+class BestScore(ModelCheckpoint):
+    """Keeps the best checkpoint, and takes the newest score up again when a run goes on.
+
+    Lightning saves that score and does not restore it: a run that was cut off after its last validation would end with
+    another checkpoint than one that was not.
+    """
+
+    @property
+    def state_key(self) -> str:
+        """As Lightning's own: checkpoints from before know no other."""
+        return super().state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__, 1)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Return to a saved state."""
+        super().load_state_dict(state_dict)
+        self.current_score = state_dict.get("current_score")
 
 
 class NoSignals(_SignalConnector):

@@ -40,8 +40,10 @@ def test_five_commands(photos, capsys):
 
 
 @pytest.mark.slow
-def test_the_other_commands_take_the_file_too(photos, capsys):
-    main(["init", "photos", "--pixels", "4096"])
+def test_the_other_commands_take_the_file_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    photos = striped_folder(tmp_path / "photos", (0, 255), labelled=40, size=(70, 90), mask="{}_mask.png")
+    main(["init", "photos"])
     game = ["--trainer.game.episodes", "2", "--trainer.game.validation_every", "2"]
     game += ["--trainer.game.validation_plays", "1", "--agent.episodes_per_update", "1"]
     assert main(["fit", "--config", "photos.yaml", *game, *QUICK]) == 0

@@ -6,11 +6,11 @@ from functools import partial
 import pytest
 import segmentation_models_pytorch as smp
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from ralseg.data.splits import SplitSizes
 from ralseg.engine.final_training import RoundSampler, mixed_images
-from ralseg.engine.trainer import RunTrainer
+from ralseg.engine.trainer import BestScore, RunTrainer
 from ralseg.errors import ConfigError
 from ralseg.runtime.checkpoints import read_checkpoint
 from support.data import small_data
@@ -143,3 +143,12 @@ def test_rounds_are_stretches_of_one_sequence():
     long = draws(0, 12)
     assert draws(0, 4) + draws(1, 4) + draws(2, 4) == long
     assert sorted(draw.position for draw in long[:5]) == sorted(draw.position for draw in long[5:10]) == [0, 1, 2, 3, 4]
+
+
+def test_a_run_that_goes_on_knows_its_newest_score(tmp_path):
+    options = {"monitor": "reward_set/miou", "mode": "max"}
+    before, after = (BestScore(tmp_path, "best", **options) for _ in range(2))
+    before.current_score = torch.tensor(0.25)
+    after.load_state_dict(before.state_dict())
+    assert after.state_dict() == before.state_dict()
+    assert after.state_key == ModelCheckpoint(tmp_path, "best", **options).state_key
