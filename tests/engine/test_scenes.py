@@ -17,7 +17,7 @@ from ralseg.labels import GridLayout
 from ralseg.runtime.checkpoints import read_checkpoint
 from ralseg.runtime.seeding import stream
 from support.data import Towns, small_data, towns
-from support.games import Killed, assert_same, blocks, dqn, everything, game, play, segmenter
+from support.games import Kill, Killed, assert_same, blocks, dqn, everything, game, play, segmenter
 from support.layouts import Blobs
 
 OTHERS = {"reward_on": "other_scenes"}
@@ -232,17 +232,6 @@ def test_episodes_leave_out_what_their_own_theta_0_has_seen(tmp_path):
         left = {*data.splits.train_set, *data.splits.reward_set}
         left = {image for image in left if data.dataset.names[image] not in seen[record["weights"]]}
         assert record["played"] == sum(data.dataset.scene(image) != record["scene"] for image in left)
-
-
-class Kill(pl.Callback):
-    """Ends the run in the middle of a step."""
-
-    def __init__(self, epoch):
-        self.epoch = epoch
-
-    def on_train_epoch_start(self, trainer, module):
-        if trainer.current_epoch == self.epoch:
-            raise Killed
 
 
 @pytest.mark.slow

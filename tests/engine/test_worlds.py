@@ -14,7 +14,7 @@ from ralseg.errors import ConfigError, PoolExhausted
 from ralseg.labels import GridLayout
 from ralseg.models import ClosedFormSegmenter
 from support.data import towns
-from support.games import Killed, assert_same, everything, game, play
+from support.games import Kill, Killed, assert_same, everything, game, play
 from support.games import segmenter as fpn
 
 OWN = {"reward_on": "own_world", "known_images": (1, 3), "budget": 6, "regions_per_step": 3, "pool_size": 3}
@@ -149,17 +149,6 @@ def test_each_episode_starts_from_what_its_own_images_taught(tmp_path):
         by_draw.setdefault((record["kind"], record["draw"]), set()).add(record["miou"][0])
     assert all(len(scores) == 1 for scores in by_draw.values())
     assert trainer.fit_loop.session.agent.gram.any()
-
-
-class Kill(pl.Callback):
-    """Ends the run in the middle of a step."""
-
-    def __init__(self, epoch):
-        self.epoch = epoch
-
-    def on_train_epoch_start(self, trainer, module):
-        if trainer.current_epoch == self.epoch:
-            raise Killed
 
 
 def test_a_game_in_worlds_that_was_killed_ends_like_one_that_was_not(tmp_path):

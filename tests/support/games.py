@@ -3,6 +3,7 @@
 import csv
 from pathlib import Path
 
+import lightning.pytorch as pl
 import torch
 
 from ralseg.agents import DQN, Agent, PairedBlocks
@@ -16,6 +17,17 @@ QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": 
 
 class Killed(Exception):
     """Stands for a process that is killed."""
+
+
+class Kill(pl.Callback):
+    """Ends the run in the middle of a step."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def on_train_epoch_start(self, trainer, module):
+        if trainer.current_epoch == self.epoch:
+            raise Killed
 
 
 def game(**changes) -> Game:
