@@ -59,9 +59,24 @@ def sums(run: str) -> tuple[Tensor, Tensor]:
 
 
 def solve(
-    runs: list[str], out: str, shrinkage: float = 10.0, context: bool = True, randomness: float = 0.0
+    runs: list[str],
+    out: str,
+    shrinkage: float = 10.0,
+    context: bool = True,
+    randomness: float = 0.0,
+    entropy: float = 0.0,
 ) -> FeaturePolicy:
-    """Write the policy that the games of several runs make."""
+    """Write the policy that the games of several runs make.
+
+    Args:
+        runs: Folders of the runs.
+        out: The file.
+        shrinkage: Pull of the regression towards 0, worth so many steps of experience.
+        context: Whether weights move with contexts.
+        randomness: Of the policy.
+        entropy: Added to the weight of entropy, as a share of the length of all weights: the more, the nearer the
+            policy is to choosing by entropy alone.
+    """
     found = [sums(run) for run in runs]
     gram, cross = sum(one for one, _ in found), sum(other for _, other in found)
     assert isinstance(gram, Tensor)
@@ -71,10 +86,18 @@ def solve(
     number = len(policy.names) * (2 + len(policy.context))
     gram, cross = gram[:number, :number], cross[:number]  # contexts stand last
     set_weights(policy.net, torch.linalg.solve(gram + shrinkage * torch.eye(number).to(gram), cross))
+    lean_on_entropy(policy, entropy)
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     about = {"version": ralseg.__version__, "policy": policy.description()}
     save_policy({"ralseg": about, "state_dict": policy.state_dict()}, Path(out))
     return policy
+
+
+@torch.no_grad()
+def lean_on_entropy(policy: FeaturePolicy, share: float) -> None:
+    """Add to the weight of entropy, as a share of the length of all weights."""
+    weight = policy.net.weight
+    weight[policy.names.index("entropy")] += share * weight.norm()
 
 
 def rows(asked: argparse.Namespace) -> None:
@@ -99,6 +122,7 @@ def main() -> None:
     parser.add_argument("--shrinkage", type=float, default=10.0)
     parser.add_argument("--context", choices=["all", "none"], default="all")
     parser.add_argument("--randomness", type=float, default=0.0)
+    parser.add_argument("--entropy", type=float, default=0.0, help="what is added to its weight, see solve")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     quiet_console()
@@ -107,7 +131,9 @@ def main() -> None:
     elif asked.do == "rows":
         rows(asked)
     else:
-        solve(asked.runs.split("+"), asked.out, asked.shrinkage, asked.context == "all", asked.randomness)
+        solve(
+            asked.runs.split("+"), asked.out, asked.shrinkage, asked.context == "all", asked.randomness, asked.entropy
+        )
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@
 A method is a heuristic's name, `ralseg` (the policy in the box), or `name=file`. `{set}` in a file stands for the
 column, for rows that leave the column's set out: `others=runs/without_{set}/policy.ckpt`. Each seed draws the labelled
 images of theta_0 and with them those to choose from; all methods share both. A hundredth of all regions is labelled at
-a step (at most 24), and the test set is read after five and ten steps: with the closed form, or with the FPN of `ralseg
-init` after final trainings. Cells that are there are not played again; several processes share the work by
-`--part 0/2`, `--part 1/2`.
+a step (at most 24). The test set is read after two, five and ten steps with the closed form; with the FPN of `ralseg
+init`, after five and ten, each with a final training. `--pixels` makes images smaller. Cells that are there are not
+played again; several processes share the work by `--part 0/2`, `--part 1/2`.
 
 Needs data sets in `--data` (RALSEG_DATA): camvid, and folders that `ralseg init` can read.
 """
@@ -37,13 +37,13 @@ from ralseg.labels import GridLayout
 from ralseg.models import ClosedFormSegmenter, FPNSegmenter, Segmenter
 from ralseg.project import CPU_PIXELS, choose_frame
 from ralseg.runtime.files import write_atomically
-from ralseg.studies.statistics import area, paired_difference
+from ralseg.studies.statistics import area, labels_saved, paired_difference
 
 SETS = ["camvid", "carla", "dubai", "nuclei", "cracks"]
 KNOWN = {"camvid": 10, "carla": 10}
 FEWEST_KNOWN = 5
 """Labelled images that theta_0 is made from."""
-BUDGETS = (5, 10)
+BUDGETS = {"closed": (2, 5, 10), "fpn": (5, 10)}
 """Steps after which the test set is read."""
 THETA_0_ITERATIONS, FINAL_ITERATIONS, BATCH = 150, 150, 8
 
@@ -53,14 +53,16 @@ def read(name: str, folder: Path) -> SegmentationDataset:
     return CamVid(str(folder / name)) if name == "camvid" else Folder(str(folder / name))
 
 
-def make_data(name: str, dataset: SegmentationDataset, seed: int, game: str) -> SegmentationData:
+def make_data(
+    name: str, dataset: SegmentationDataset, seed: int, game: str, pixels: int = CPU_PIXELS
+) -> SegmentationData:
     """The sets of a seed: other labelled images, and so others to choose from; the same test set."""
     known = KNOWN.get(name, FEWEST_KNOWN)
     if name == "camvid":
         size, layout, resize = (128, 192), GridLayout(4, 6), "stretch"
     else:
         sizes = [dataset.image_size(index) for index in range(len(dataset))]
-        frame = choose_frame(sizes, CPU_PIXELS)
+        frame = choose_frame(sizes, pixels)
         size, layout, resize = frame.size, GridLayout(frame.rows, frame.columns), "pad"
     return SegmentationData(
         dataset, ralseg.SplitSizes(state=1, train=known - 1, seed=seed), size=size, resize=resize, layout=layout,
@@ -69,11 +71,20 @@ def make_data(name: str, dataset: SegmentationDataset, seed: int, game: str) -> 
     )  # fmt: skip
 
 
-def segmenter(game: str, class_names: tuple[str, ...]) -> Segmenter:
-    """The network that labels and is tested: the closed form, or the FPN of `ralseg init`."""
-    if game == "closed":
-        return ClosedFormSegmenter(class_names)
-    return FPNSegmenter(class_names, **_fpn_options(), optimizer=lambda p: torch.optim.SGD(p, lr=5e-3, momentum=0.9))
+def segmenter(game: str, data: SegmentationData) -> Segmenter:
+    """The network that labels and is tested: the closed form, or the FPN of `ralseg init`.
+
+    Args:
+        game: Which of both.
+        data: Of any seed. The closed form finds its components from images of it that are not tested on.
+    """
+    names = data.class_names
+    if game == "fpn":
+        return FPNSegmenter(names, **_fpn_options(), optimizer=lambda p: torch.optim.SGD(p, lr=5e-3, momentum=0.9))
+    net = ClosedFormSegmenter(names)
+    data.setup()
+    net.prepare(data)
+    return net
 
 
 def _fpn_options() -> dict:
@@ -91,14 +102,19 @@ def _one_cycle(rate: float) -> dict:
     }
 
 
-def theta_0(game: str, data: SegmentationData, folder: Path) -> str:
-    """The checkpoint that labelling starts from; trained if it is not there."""
+def theta_0(game: str, net: Segmenter, data: SegmentationData, folder: Path) -> str:
+    """The checkpoint that labelling starts from; trained if it is not there.
+
+    All closed forms of a set share components, so that an image's features are made once.
+    """
     file = folder / "checkpoints" / "best.ckpt"
     if not file.is_file():
-        names = data.class_names
-        net = segmenter("closed", names)
-        epochs = 1
-        if game == "fpn":
+        names, epochs = data.class_names, 1
+        if game == "closed":
+            components = {key: value for key, value in net.state_dict().items() if key.startswith("features.")}
+            net = ClosedFormSegmenter(names)
+            net.load_state_dict(components, strict=False)
+        else:
             net = FPNSegmenter(names, **_fpn_options(), class_weights="inverse_sqrt", **_one_cycle(4e-3))
             data.setup()
             epochs = round(THETA_0_ITERATIONS / -(-len(data.fit_indices()) // BATCH))
@@ -131,11 +147,11 @@ def play(asked: argparse.Namespace, root: Path) -> None:
         if not missing:
             continue
         dataset = read(name, Path(asked.data))
-        net = segmenter(asked.game, dataset.class_names)
+        net = segmenter(asked.game, make_data(name, dataset, 0, asked.game, asked.pixels))
         for seed, method, file in missing:
-            data = make_data(name, dataset, seed, asked.game)
+            data = make_data(name, dataset, seed, asked.game, asked.pixels)
             with silence():
-                start = theta_0(asked.game, data, root / name / f"theta_0/seed{seed}")
+                start = theta_0(asked.game, net, data, root / name / f"theta_0/seed{seed}")
                 scores = acquire(asked.game, net, data, file.format(set=name), start)
             write_atomically(cell(root, name, method, seed), json.dumps(scores) + "\n")
             print(name, method, seed, {budget: round(score, 2) for budget, score in scores.items()}, flush=True)
@@ -150,7 +166,7 @@ def acquire(game: str, net: Segmenter, data: SegmentationData, policy: str, star
     """Test scores by budget, in points."""
     data.setup()
     step = min(max(len(data.regions("acquisition_set")) // 100, 2), 24)
-    budgets = [step * steps for steps in BUDGETS]
+    budgets = [step * steps for steps in BUDGETS[game]]
     rules = AcquisitionConfig(budgets, regions_per_step=step, pool_size=10, initial_weights=start)
     final = FinalTraining(20, 20, keep="last", mix=["fit_set"])
     if game == "fpn":
@@ -159,7 +175,7 @@ def acquire(game: str, net: Segmenter, data: SegmentationData, policy: str, star
             **_one_cycle(2e-3),
         )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        found = ralseg.acquire(policy, net, data, rules, final, folder=folder, **_QUIET)
+        found = ralseg.acquire(policy, net, data, rules, final, folder=folder, checkpoint_every=1000, **_QUIET)
     assert found is not None
     return {budget: 100 * scores["test_set/miou"] for budget, scores in found["budgets"].items()}
 
@@ -167,13 +183,30 @@ def acquire(game: str, net: Segmenter, data: SegmentationData, policy: str, star
 # -- what comes out ---------------------------------------------------------------------------------
 
 
+def curves(root: Path, name: str, method: str) -> dict[int, dict[int, float]]:
+    """Test scores by budget, of each seed."""
+    return {
+        int(file.stem.rpartition("seed")[2]): {int(key): value for key, value in json.loads(file.read_text()).items()}
+        for file in (root / name).glob(f"{method}.seed*.json")
+    }
+
+
 def areas(root: Path, name: str, method: str) -> dict[int, float]:
     """Area under each seed's curve."""
-    found = {}
-    for file in (root / name).glob(f"{method}.seed*.json"):
-        scores = json.loads(file.read_text())
-        found[int(file.stem.rpartition("seed")[2])] = area(list(map(int, scores)), list(scores.values()))
-    return found
+    return {seed: area(list(scores), list(scores.values())) for seed, scores in curves(root, name, method).items()}
+
+
+def saved(root: Path, name: str, method: str, other: str) -> str:
+    """Labels that a method saves until it is as good as another one with the whole budget, with their interval."""
+    own, others = curves(root, name, method), curves(root, name, other)
+    seeds = sorted(set(own) & set(others))
+    if len(seeds) < 2:
+        return ""
+    both = [np.array([list(found[seed].values()) for seed in seeds]) for found in (own, others)]
+    found = labels_saved(BUDGETS[root.name], *both, target=float(both[1].mean(0)[-1]))
+    if not found.is_reached:
+        return "not reached"
+    return f"{found.percent:.0f} % [{found.low:.0f}, {found.high:.0f}]"
 
 
 def differences(root: Path, name: str, method: str, other: str) -> np.ndarray:
@@ -196,6 +229,14 @@ def table(asked: argparse.Namespace, root: Path) -> None:
             if method != other:
                 lines.append(f"| {method} | {' | '.join(row(root, asked.sets, method, other))} |")
         lines.append("")
+    lines.append(
+        "Labels saved until the mean score is that of uniform with the whole budget:\n\n"
+        f"| | {' | '.join(asked.sets)} |\n|---|{'---|' * len(asked.sets)}"
+    )
+    for method in asked.methods:
+        if method != "uniform":
+            lines.append(f"| {method} | {' | '.join(saved(root, name, method, 'uniform') for name in asked.sets)} |")
+    lines.append("")
     text = "\n".join(lines)
     print(text)
     if asked.out:
@@ -244,6 +285,7 @@ def main() -> None:
     parser.add_argument("--against", default="uniform,entropy", help="what they are compared with")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--seeds", default="0,1,2,3,4,5,6,7")
+    parser.add_argument("--pixels", type=int, default=CPU_PIXELS, help="of an image, at most; CamVid has 128x192")
     parser.add_argument("--part", default="0/1", help="of the seeds")
     parser.add_argument("--data", default=os.environ.get("RALSEG_DATA", "data"), help="folder of the data sets")
     parser.add_argument("--folder", default="runs/matrix")
