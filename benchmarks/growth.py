@@ -103,7 +103,7 @@ def look_at_pool(num_images: int) -> dict:
     dataset = SyntheticStreets(num_images + 2, 1, 1, 1024, 2048)
     data = SegmentationData(dataset, SplitSizes(1, 1), layout=GridLayout(8, 16), eval_batch_size=1, cache_gb=0.01)
     data.setup()
-    segmenter = FPNSegmenter(data.class_names, LITE0_ENCODER, LITE0, 64, 32)
+    segmenter = FPNSegmenter(data.class_names, LITE0_ENCODER, LITE0, pyramid_channels=64, segmentation_channels=32)
     regions = data.regions("acquisition_set")
     two_each = torch.cat([regions.of_image(image)[[0, 7]] for image in range(num_images)])
     found = scan(segmenter, regions, two_each, Scan("3H", batch_size=data.eval_batch_size))

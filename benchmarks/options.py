@@ -94,8 +94,8 @@ def data(seed: int, reward_images: int | None = None) -> SegmentationData:
 def segmenter(**options: Any) -> FPNSegmenter:
     """Frozen EfficientNet-Lite0 with a small decoder."""
     return FPNSegmenter(
-        SyntheticStreets.class_names, LITE0_ENCODER, LITE0, 64, 32, freeze_encoder=True, cache_features=True,
-        label_stride=2, **options,
+        SyntheticStreets.class_names, LITE0_ENCODER, LITE0, pyramid_channels=64, segmentation_channels=32,
+        freeze_encoder=True, cache_features=True, label_stride=2, **options,
     )  # fmt: skip
 
 
