@@ -9,11 +9,13 @@ export GOMP_SPINCOUNT ?= 0
 export MLFLOW_DISABLE_TELEMETRY ?= true
 # tests that need real CamVid run where it is found
 export RALSEG_CAMVID ?= $(abspath $(wildcard ../shared/data/camvid))
+# and those that need the nuclei, where a folder of data sets is found
+export RALSEG_DATA ?= $(abspath $(wildcard ../shared/data))
 
-.PHONY: help install demo dashboard policy test test-fast kills audit lint format bench clean
+.PHONY: help install demo dashboard policy test test-fast kills judges label-studio audit docs lint format bench bench-short clean
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 install: $(READY)  ## make .venv and install ralseg with the known versions
 
@@ -62,12 +64,40 @@ kills: $(READY)  ## twenty kills of each command, then SIGTERM and Ctrl-C: does 
 	  $(BIN)/python tests/support/kills.py $$command --trials 5 --signal TERM --signal INT || exit 1; done
 	$(BIN)/python tests/support/kills.py fit-actors --trials 5 --signal KILL --signal TERM --signal INT
 	$(BIN)/python tests/support/kills.py acquire-closed --trials 10
+	$(BIN)/python tests/support/kills.py acquire-people --trials 20
 	for command in compare compare-closed; do $(BIN)/python tests/support/kills.py $$command --trials 5 || exit 1; done
+
+# read what ralseg writes for CVAT, COCO and VOC, and write what it reads (tests/annotation/test_label_judges.py)
+JUDGES := .judges
+
+judges: $(JUDGES)/.ready  ## datumaro, pycocotools and CVAT's SDK in an environment of their own, to judge files of labels
+
+$(JUDGES)/.ready:
+	$(PYTHON) -m venv $(JUDGES)
+	$(JUDGES)/bin/pip install --quiet --disable-pip-version-check datumaro==1.13.12 pycocotools==2.0.11 'cvat-sdk[masks]==2.80.0'
+	touch $@
+
+# its own environment: the site's tools read the sources and need neither torch nor ralseg's pins
+DOCS := .docs
+
+docs: $(DOCS)/.ready  ## the docs site in site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --clean --quiet
+
+$(DOCS)/.ready: docs/requirements.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	touch $@
 
 audit:  ## known holes in the pinned packages, from the public database (needs the internet)
 	$(PYTHON) -m venv .audit
 	.audit/bin/pip install --quiet --disable-pip-version-check pip-audit
 	.audit/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
+
+label-studio: .label-studio/bin/label-studio  ## Label Studio in an environment of its own (1 GB), for the tests that need it
+
+.label-studio/bin/label-studio:
+	$(PYTHON) -m venv .label-studio
+	.label-studio/bin/pip install --quiet --disable-pip-version-check label-studio==1.23.2
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -79,13 +109,19 @@ format: $(READY)  ## let ruff format the code
 	$(BIN)/ruff check --fix .
 
 bench: $(READY)  ## what things cost, as ratios
-	$(BIN)/python benchmarks/data_loading.py
+	PYTHONPATH=. $(BIN)/python benchmarks/bald.py
+	PYTHONPATH=. $(BIN)/python benchmarks/data_loading.py
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/closed_game.py --repeats 2
 	$(BIN)/python benchmarks/closed_game.py --repeats 2 --agent search
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/predict.py
+
+bench-short: export OMP_NUM_THREADS ?= 1
+bench-short: $(READY)  ## benchmarks in a shortened form; fails when a ratio is over its bar
+	PYTHONPATH=. $(BIN)/python benchmarks/bald.py --short
+	PYTHONPATH=. $(BIN)/python benchmarks/data_loading.py --short
 
 clean:  ## delete the environment and all runs
 	rm -rf $(VENV) runs data_check mlflow.db mlartifacts

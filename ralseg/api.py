@@ -47,7 +47,7 @@ def pretrain(
     Returns:
         The checkpoint of the best epoch by mean IoU on the reward set.
 
-    Example:
+    Examples:
         >>> import tempfile, ralseg
         >>> from ralseg.data import SyntheticStreets
         >>> streets = SyntheticStreets(num_train=6, num_val=2, num_test=2, height=64, width=64)
@@ -74,7 +74,7 @@ def test(
         folder: Where ``test.json`` goes.
         trainer: Options of Lightning's Trainer.
 
-    Example:
+    Examples:
         >>> import tempfile, ralseg
         >>> from ralseg.data import SyntheticStreets
         >>> streets = SyntheticStreets(num_train=6, num_val=2, num_test=2, height=64, width=64)
@@ -115,7 +115,7 @@ def fit(
     Returns:
         The file of the learned policy alone.
 
-    Example:
+    Examples:
         >>> import tempfile, ralseg
         >>> from ralseg.data import SyntheticStreets
         >>> streets = SyntheticStreets(num_train=6, num_val=2, num_test=2, height=64, width=64)
@@ -161,7 +161,7 @@ def acquire(
     Returns:
         What ``result.json`` holds; None where the run waits for labels.
 
-    Example:
+    Examples:
         >>> import tempfile, ralseg
         >>> from ralseg.data import SyntheticStreets
         >>> streets = SyntheticStreets(num_train=6, num_val=2, num_test=2, height=64, width=64)
@@ -191,7 +191,7 @@ def compare(study: Study, report_only: bool = False) -> Path:
     Returns:
         The HTML page.
 
-    Example:
+    Examples:
         >>> import ralseg
         >>> study = ralseg.Study(name="mine", methods={"uniform": "uniform", "bald": "bald"}, seeds=[0, 1, 2])
         >>> page = compare(study)  # doctest: +SKIP
@@ -213,7 +213,7 @@ def load_segmenter(path: str | Path, segmenter: Segmenter | None = None) -> Segm
         segmenter: Takes the weights, for checkpoints that do not say how their segmenter is made: older ones, and
             those of classes of your own whose arguments are no plain values.
 
-    Example:
+    Examples:
         >>> import tempfile, ralseg
         >>> from ralseg.data import SyntheticStreets
         >>> streets = SyntheticStreets(num_train=6, num_val=2, num_test=2, height=64, width=64)
@@ -236,7 +236,7 @@ def predict(segmenter: Segmenter, image: AnyImage) -> NDArray[np.uint8]:
         image: [height, width, 3] or grey [height, width], of uint8 or of floats from 0 to 1, an image of Pillow's, or
             a file.
 
-    Example:
+    Examples:
         >>> from ralseg.models import FPNSegmenter
         >>> net = FPNSegmenter(("road", "sky"), encoder="tu-test_resnet", encoder_weights="none")
         >>> predict(net, np.zeros((50, 70, 3), np.uint8)).shape

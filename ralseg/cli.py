@@ -14,8 +14,10 @@ COMMANDS = {
     "pretrain": "train a segmenter: theta_0, or the full-supervision upper bound",
     "fit": "play episodes on labelled images and learn the policy",
     "acquire": "spend a labelling budget with a learned policy or a heuristic, then train and test",
+    "label": "label regions in a browser, while the model learns and asks for the next ones",
     "predict": "the classes of all images of a folder, by a trained segmenter",
     "export": "a trained segmenter as ONNX, TorchScript or for segmentation-models-pytorch",
+    "labels": "`ralseg labels export|import`: regions to label, and labels, as files of CVAT, COCO, VOC, PNG",
     "compare": "methods x budgets x seeds: acquire runs, statistics, one HTML report",
     "dashboard": "the studies of this folder with their reports, and MLflow's page on all runs",
     "test": "test a segmenter's checkpoint, IoU class by class",
@@ -24,7 +26,7 @@ COMMANDS = {
 
 _GOES_ON = dict.fromkeys(
     ("pretrain", "fit", "acquire"), "; the same command with --ckpt last goes on where this one was"
-) | dict.fromkeys(("compare", "predict"), "; the same command goes on where this one was")
+) | dict.fromkeys(("compare", "label", "predict"), "; the same command goes on where this one was")
 
 _HELP = """usage: ralseg COMMAND --config NAME.yaml [--key value ...]
 
@@ -37,7 +39,7 @@ A bare config name that is not a file here is looked up among the shipped ones.
 `ralseg COMMAND --help` lists every option, `ralseg COMMAND --config NAME.yaml --print_config` the
 whole configuration. Exit codes: 0 done, 1 internal error, 2 configuration, 3 data, 4 more regions asked for
 than there are, 130 and 143 stopped by Ctrl-C and SIGTERM: the same command with --ckpt last goes on (`compare`
-by itself).
+and `label` by themselves).
 """
 
 
@@ -69,8 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
     quiet_libraries()
     try:
         with interrupts.handled():
-            # `compare` needs its arguments as they were typed, to repeat them
-            return run(arguments if arguments[0] == "compare" else resolve_configs(arguments))
+            # `compare` needs its arguments as they were typed, to repeat them; `label` to make `acquire`'s of them
+            return run(arguments if arguments[0] in ("compare", "label") else resolve_configs(arguments))
     except (RalsegError, Interrupted) as error:
         if os.environ.get("RALSEG_DEBUG"):
             raise

@@ -1,6 +1,7 @@
 """The commands behind the front door, each a typed parser over the classes that do the work."""
 
 import logging
+import re
 import shlex
 import subprocess
 import sys
@@ -84,7 +85,7 @@ def constructors_refusals() -> Iterator[None]:
     except RalsegError:
         raise
     except ValueError as error:  # the parser's, where something else could stand in the class's place
-        said = _said_by_ralseg(error)
+        said = _said_by_ralseg(error) or _said_in_lines(str(error))
         if said is None:
             raise
         raise said from error
@@ -101,6 +102,14 @@ def _said_by_ralseg(error: BaseException | None) -> RalsegError | None:
     while error is not None and not isinstance(error, RalsegError):
         error = error.__cause__ or error.__context__
     return error
+
+
+def _said_in_lines(message: str) -> RalsegError | None:
+    """What constructors have said where a name could stand in the class's place: the parser keeps only the words."""
+    if not message.startswith("Does not validate against any of the Union subtypes"):
+        return None
+    lines = re.findall(r"^\s+- (?!Expected a )(.+)$", message, re.MULTILINE)
+    return ConfigError("; ".join(lines)) if lines else None
 
 
 class SegmenterCLI(CheckedCLI):
@@ -200,6 +209,15 @@ def run_pretrain(arguments: list[str]) -> int:
     return 0
 
 
+def run_label(arguments: list[str]) -> int:
+    """Run `label`: `acquire` with a page for people."""
+    from ralseg.label_command import label_arguments
+
+    acquiring = resolve_configs(label_arguments(arguments))
+    sys.argv[1:] = acquiring  # what Lightning gives to the processes that it starts for further devices
+    return run_cli(AcquireCLI, AcquireTrainer, acquiring)
+
+
 def run_init(arguments: list[str]) -> int:
     """Run `init`."""
     from ralseg.project import init_project
@@ -295,11 +313,16 @@ def run_allowed_acquire(config: dict[str, Any]) -> int:
         return run_acquire(config)
 
 
+def load_data(config: dict[str, Any]) -> SegmentationData:
+    """The data that a configuration describes."""
+    parser = data_parser("ralseg", None)
+    return make_data(parser, parser.parse_object({"data": config.get("data", {})}))
+
+
 def load_study_data(config: dict[str, Any]) -> SegmentationData | None:
     """The data of a study's cells, for pictures; None where they are not at hand."""
     try:
-        parser = data_parser("ralseg", None)
-        return make_data(parser, parser.parse_object({"data": config.get("data", {})}))
+        return load_data(config)
     except (RalsegError, ArgumentError) as error:  # a report from results of other machines needs no data
         logging.getLogger(__name__).warning("no pictures in the report: the data are not at hand (%s)", error)
         return None
@@ -376,12 +399,18 @@ def _dispatch(arguments: list[str]) -> int:
         return run_data(rest)
     if command == "compare":
         return run_compare(rest)
+    if command == "label":
+        return run_label(rest)
     if command == "dashboard":
         return run_dashboard(rest)
     if command in ("predict", "export"):
         from ralseg import export_command, predict_command
 
         return predict_command.run_predict(rest) if command == "predict" else export_command.run_export(rest)
+    if command == "labels":
+        from ralseg import labels_command
+
+        return labels_command.run_labels(rest, load_data)
     if command == "fit":
         return run_cli(FitCLI, FitTrainer, arguments)
     if command == "acquire":

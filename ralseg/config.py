@@ -109,7 +109,7 @@ def merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
     If the second names another ``class_path``, the first one's options for that class are dropped.
 
-    Example:
+    Examples:
         >>> merge({"data": {"size": 1, "flip": True}}, {"data": {"size": 2}})
         {'data': {'size': 2, 'flip': True}}
     """
@@ -126,7 +126,7 @@ def merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 def set_option(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     """A configuration with one more option, given by its dotted name; ``init_args`` may be left out of it.
 
-    Example:
+    Examples:
         >>> set_option({"model": {"class_path": "m.Net"}}, "model.dropout", 0.5)
         {'model': {'class_path': 'm.Net', 'init_args': {'dropout': 0.5}}}
     """
@@ -167,7 +167,7 @@ def for_command(content: dict[str, Any], command: str, name: str) -> dict[str, A
         command: ``fit``, say.
         name: Of the configuration, for messages.
 
-    Example:
+    Examples:
         >>> mine = {"data": {"size": 1}, "fit": {"agent": "DQN"}, "acquire": {"data": {"size": 2}}}
         >>> for_command(mine, "acquire", "mine.yaml")
         {'data': {'size': 2}}
@@ -208,7 +208,7 @@ def with_lengths(content: Any) -> Any:
 
     The parser would take the default of torch, five iterations, or ask for a value.
 
-    Example:
+    Examples:
         >>> with_lengths({"scheduler": "torch.optim.lr_scheduler.CosineAnnealingLR"})["scheduler"]["init_args"]
         {'T_max': 0}
     """
@@ -249,7 +249,7 @@ def resolve_configs(arguments: list[str]) -> list[str]:
 def _with_typed_lengths(arguments: list[str]) -> list[str]:
     """The same as :func:`with_lengths`, for schedules that are named on the command line.
 
-    Example:
+    Examples:
         >>> _with_typed_lengths(["--model.scheduler.class_path=torch.optim.lr_scheduler.LinearLR"])[1:]
         ['--model.scheduler.init_args.total_iters=0']
     """

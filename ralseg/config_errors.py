@@ -214,7 +214,7 @@ def hint(meant: str | None) -> str:
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
     """The known key that a misspelt one probably means; also one of the same name that stands elsewhere.
 
-    Example:
+    Examples:
         >>> known = ["data.batch_size", "data.size", "trainer.max_epochs"]
         >>> nearest_key("data.bach_size", known), nearest_key("trianer.max_epoch", known)
         ('data.batch_size', 'trainer.max_epochs')

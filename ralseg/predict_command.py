@@ -36,7 +36,7 @@ PASSED_OVER = tuple(key for key in COMMON_KEYS if key != "ckpt")
 _SHOWN = 20
 
 
-def _add_switch(parser: ArgumentParser, option: str, text: str) -> None:
+def add_switch(parser: ArgumentParser, option: str, text: str) -> None:
     """An option that is off unless it is named; `--option false` says so."""
     parser.add_argument(option, type=bool, nargs="?", const=True, default=False, help=text)
 
@@ -47,8 +47,8 @@ def run_predict(arguments: list[str]) -> int:
     parser.add_argument("--images", type=str | None, help="A folder of images, with its subfolders, or one image.")
     parser.add_argument("--out", type=str, default="predictions", help="Folder for classes/, overlays/ and so on.")
     parser.add_argument("--overlays", type=bool, default=True, help="Also write the images under the classes' colours.")
-    _add_switch(parser, "--confidence", "Also write how probable each pixel's class is, as a grey PNG: 255 is certain.")
-    _add_switch(
+    add_switch(parser, "--confidence", "Also write how probable each pixel's class is, as a grey PNG: 255 is certain.")
+    add_switch(
         parser,
         "--probabilities",
         "Also write the probabilities of all classes, as a .npy [classes, height, width] of float16.",
@@ -57,7 +57,7 @@ def run_predict(arguments: list[str]) -> int:
         *("--tile",), type=int, default=TILE,
         help="Side of the tiles that large images are cut into where training kept them at their own size; 0: none.",
     )  # fmt: skip
-    _add_switch(parser, "--overwrite", "Write into a folder that holds other things.")
+    add_switch(parser, "--overwrite", "Write into a folder that holds other things.")
     config = parsed(parser, "predict", arguments)
     wanted = {OVERLAYS: config.overlays, CONFIDENCE: config.confidence, PROBABILITIES: config.probabilities}
     kinds = (CLASSES, *(kind for kind, is_wanted in wanted.items() if is_wanted))

@@ -135,7 +135,7 @@ class PredictionFolder:
 def names_of(images: Iterable[Path], root: Path) -> dict[Path, Path]:
     """What predictions of images are called: their place below ``root`` without the suffix; two may not share one.
 
-    Example:
+    Examples:
         >>> names_of([Path("photos/may/01.JPG")], Path("photos"))
         {PosixPath('photos/may/01.JPG'): PosixPath('may/01')}
     """

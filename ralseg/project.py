@@ -68,7 +68,7 @@ class Tuning:
 def choose_frame(sizes: Sequence[Size], most_pixels: int) -> Frame:
     """A size that fits images of these sizes, scaled down to so many pixels, in whole and nearly square regions.
 
-    Example:
+    Examples:
         >>> choose_frame([(320, 480)], 256 * 384)
         Frame(size=(256, 384), rows=4, columns=6, cell=(64, 64))
         >>> choose_frame([(256, 256)], 256 * 384)  # small enough as they are
@@ -147,7 +147,7 @@ def choose(found: FirstLook, most_pixels: int) -> Choices:
 def choose_tuning(images: int, in_image: int) -> Tuning | None:
     """Games in so many images of so many regions: a few teach theta_0, a third of the others pays, the rest is played.
 
-    Example:
+    Examples:
         >>> choose_tuning(20, 24)
         Tuning(known_images=(1, 4), budget=40, regions_per_step=5, pool_size=8)
         >>> choose_tuning(2, 24) is None
@@ -176,7 +176,7 @@ def configuration(found: FirstLook, chosen: Choices, name: str, file: str) -> st
 # Written by `ralseg init`. All commands take it; each uses the common keys and the section with its own name.
 #   ralseg data check --config {file}
 #   ralseg pretrain --config {file}
-#   ralseg acquire --config {file}
+#   ralseg {"label" if chosen.asks_people else "acquire"} --config {file}
 #   ralseg predict --config {file} --images FOLDER --out FOLDER
 # Any value can be changed here, or for one run: ralseg acquire --config {file} --policy entropy
 base: [segmenter/fpn_lite0_frozen.yaml]      # a small FPN that trains on a CPU; see docs/configs.md for others
@@ -323,7 +323,7 @@ def _about_size(found: FirstLook, frame: Frame) -> str:
 
 def _about_oracle(chosen: Choices) -> str:
     if chosen.asks_people:
-        return "people label crops: docs/acquire.md; masks: simulate it by masks that are there"
+        return "`ralseg label` asks people in a browser; crops: files; masks: simulated by what is there"
     return "simulated: hidden masks are revealed; crops: people label"
 
 
@@ -395,10 +395,8 @@ def _tell(found: FirstLook, chosen: Choices, path: Path) -> None:
         f"budgets of {' and '.join(map(str, chosen.budgets))} regions"
     )
     if chosen.asks_people:
-        console.print(
-            "most images have no mask: `acquire` writes crops for people to label, and waits (docs/acquire.md)"
-        )
+        console.print("most images have no mask: `label` asks people in a browser (docs/label.md), `acquire` by files")
     console.print(f"written: {path}\nnext:")
-    for command in ("data check", "pretrain", "acquire"):
+    for command in ("data check", "pretrain", "label" if chosen.asks_people else "acquire"):
         console.print(f"  ralseg {command} --config {path}")
     console.print(f"  ralseg predict --config {path} --images FOLDER --out FOLDER")

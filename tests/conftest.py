@@ -11,6 +11,8 @@ import pytest
 from hypothesis import settings
 
 from ralseg.data import SegmentationData
+from ralseg.runtime.allowed_imports import VARIABLE
+from ralseg.runtime.signals import interrupts
 from support.configs import ACQUIRE, STUDY
 from support.data import small_data
 
@@ -22,6 +24,27 @@ settings.load_profile("ralseg")
 def cache_of_tests(tmp_path_factory):
     """Copies of images go to a folder of the tests'."""
     os.environ["RALSEG_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def disks_are_not_waited_for():
+    """Files are written and renamed as ever; no test takes the power away, so nothing has to reach the disk."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(os, "fsync", lambda descriptor: None)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(autouse=True)
+def nobody_asked_to_stop(monkeypatch):
+    """A signal of an earlier test is not this one's."""
+    monkeypatch.setattr(interrupts, "asked", None)
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_others_is_allowed(monkeypatch):
+    """What a command of an earlier test was allowed to import, by the environment, is not this one's."""
+    monkeypatch.setenv(VARIABLE, "")
 
 
 @pytest.fixture(scope="session")

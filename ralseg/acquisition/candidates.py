@@ -16,7 +16,7 @@ class Candidates:
     Labelled are L regions of the set that is played on. The M regions of the images that theta_0 was trained on are
     known beside them, where their labels are at hand.
 
-    Example:
+    Examples:
         >>> seen = RegionFeatures(torch.rand(6, 4), torch.zeros(6, 0), torch.rand(6, 3))
         >>> Candidates(seen, labelled=torch.rand(2, 4)).known.shape  # theta_0's labels are not at hand
         torch.Size([2, 4])

@@ -28,7 +28,7 @@ BALD_SAMPLES = 20
 class RegionPredictions:
     """A batch of images as the segmenter sees it, and which of their regions are asked about.
 
-    Example:
+    Examples:
         >>> def share_of_first_class(seen: RegionPredictions) -> Tensor:
         ...     return seen.mean(seen.logits.softmax(1)[:, 0])  # [r]
     """
@@ -99,7 +99,7 @@ LESSONS: set[str] = set()
 def measure(function: Measure) -> Measure:
     """Register a measure under its function's name, for policies to ask for in ``Needs(measures=...)``.
 
-    Example:
+    Examples:
         >>> @measure
         ... def brightness(seen):
         ...     '''Mean logit of the first class: [r].'''
@@ -188,13 +188,17 @@ def bald(seen: RegionPredictions) -> Tensor:
 
     Sums are kept instead of samples, so memory does not grow with their number.
     """
-    expected = torch.zeros_like(seen.logits)
+    total = torch.zeros_like(seen.logits)
     own_entropy = torch.zeros_like(seen.logits[:, 0])
     for logits in seen.prediction.sampled_at(seen.regions, seen.rows, seen.numbers, BALD_SAMPLES, seen.seeds):
-        expected += logits.softmax(1) / BALD_SAMPLES
-        own_entropy += entropy_map(logits) / BALD_SAMPLES
-    entropy_of_mean: Tensor = torch.special.entr(expected).sum(1) / math.log(expected.shape[1])
-    return seen.mean(entropy_of_mean - own_entropy).clamp(min=0)
+        below = logits - logits.amax(1, keepdim=True)
+        probability = below.softmax(1)
+        total += probability
+        # log p is `below` plus that of the likeliest class: one exponential a class, and one logarithm a pixel
+        own_entropy -= probability.amax(1).log() + below.mul_(probability).sum(1)
+    entropy_of_mean: Tensor = torch.special.entr(total / BALD_SAMPLES).sum(1)
+    information = (entropy_of_mean - own_entropy / BALD_SAMPLES) / math.log(total.shape[1])
+    return seen.mean(information).clamp(min=0)
 
 
 @lesson

@@ -44,7 +44,7 @@ def feature(measures: tuple[str, ...] = (), known_measures: tuple[str, ...] = ()
         measures: Measures of the candidates that it reads, see ``measures.py``.
         known_measures: Measures of labelled regions that it reads.
 
-    Example:
+    Examples:
         >>> @feature(measures=("confidence",))
         ... def surest(candidates):
         ...     '''How likely the predicted class is: [R].'''

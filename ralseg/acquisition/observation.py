@@ -10,7 +10,7 @@ from torch import Tensor
 class Observation:
     """What the agent sees at a step. K pools of N regions, R_S regions of the state set, L labelled regions.
 
-    Example:
+    Examples:
         >>> seen = Observation.unseen(torch.tensor([[4, 7], [1, 9]]), picks=1, labelled=torch.zeros(0, 11))
         >>> seen.pools.shape
         torch.Size([2, 2])

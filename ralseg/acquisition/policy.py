@@ -22,7 +22,7 @@ class Needs:
         state: Features of the state set too.
         looks: Look at the candidates at all; if not, there are no entropies and predicted classes either.
 
-    Example:
+    Examples:
         >>> Needs(measures=("margin",)).looks
         True
     """
@@ -44,7 +44,7 @@ class Needs:
 class Policy(ABC):
     """Scores regions; the run draws the pools and takes the best of each. Subclass it for your own.
 
-    Example:
+    Examples:
         >>> class MostVaried(Policy):
         ...     def scores(self, observation, generator):
         ...         return torch.special.entr(observation.histogram).sum(-1)
@@ -60,7 +60,7 @@ class Policy(ABC):
 def epsilon_greedy(scores: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
     """The best of each pool or, with probability epsilon, any: [K, N] -> [K].
 
-    Example:
+    Examples:
         >>> epsilon_greedy(torch.tensor([[1.0, 3.0, 2.0]]), 0.0, torch.Generator()).tolist()
         [1]
     """

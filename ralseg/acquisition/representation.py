@@ -33,7 +33,7 @@ class Representation:
         time: Tell the share of the budget spent, less 1/2, in the first column.
         context: Numbers of the step as a whole that follow it, see ``contexts.py``.
 
-    Example:
+    Examples:
         >>> Representation(("entropy", "novelty"), time=True).num_action_features(num_classes=11)
         3
     """

@@ -47,7 +47,7 @@ class Episode:
 class PlayedStep:
     """A step of a training episode as it was played, and what it brought.
 
-    Example:
+    Examples:
         >>> step = PlayedStep(0, 3, 0.01, torch.zeros(0, 0), torch.zeros(2, 5, 8), torch.tensor([4, 0]))
         >>> step.actions[torch.arange(2), step.picked].shape  # features of what was chosen
         torch.Size([2, 8])
@@ -67,7 +67,7 @@ class PlayedStep:
 class LearnedPolicy(nn.Module, Policy):
     """A policy with weights: what an agent trains, and what `ralseg acquire` reads from a checkpoint.
 
-    Example:
+    Examples:
         >>> class OneWeight(LearnedPolicy):
         ...     def build(self, class_names, num_state_regions, seed):
         ...         self.weight = nn.Parameter(torch.ones(()))
@@ -119,7 +119,7 @@ class Agent(pl.LightningModule):
         start_from: File of the policy that learning goes on from, which then plays the validation games as ``start``;
             None: it begins anew.
 
-    Example:
+    Examples:
         >>> from ralseg.agents import QueryNetwork
         >>> class Forgetful(Agent):
         ...     def __init__(self):

@@ -45,7 +45,7 @@ class CreditRegression(FeatureAgent):
         context: Names of what describes the step as a whole, see ``ralseg/acquisition/contexts.py``.
         randomness: Of the policy, see :class:`FeaturePolicy`.
 
-    Example:
+    Examples:
         >>> CreditRegression().teacher
         'credit'
     """

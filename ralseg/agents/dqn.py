@@ -66,7 +66,7 @@ class DQN(QueryAgent):
         rate_decay: Factor of the learning rate after each step, and once more after each episode (released code: 0.97).
         optimizer: Paper: SGD at the segmenter's learning rate, weight decay 1e-3.
 
-    Example:
+    Examples:
         >>> agent = DQN(features="3H", use_gate=False)
         >>> agent.build(("road", "sky"), num_state_regions=24, steps_per_episode=20, seed=0)
         >>> round(agent.epsilon(0), 3), round(agent.epsilon(10_000), 3)

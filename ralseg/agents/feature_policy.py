@@ -67,7 +67,7 @@ class FeaturePolicy(LearnedPolicy):
         randomness: Size of the noise that is added to scores, so that a region whose score is higher by that much is
             preferred, and not always taken. Where scores hardly differ the choice is nearly uniform; 0: never.
 
-    Example:
+    Examples:
         >>> policy = FeaturePolicy(["entropy", "novelty"], start={"entropy": 1.0})
         >>> policy.build(("road", "sky"), num_state_regions=0, seed=0)
         >>> seen = torch.tensor([[[-0.5, 1.0, 0.0, 0.0], [-0.5, 2.0, 0.0, 0.0]]])  # time, two features, the prior

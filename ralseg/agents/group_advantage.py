@@ -49,7 +49,7 @@ class GroupAdvantage(FeatureAgent):
         context: Names of what describes the step as a whole, see ``ralseg/acquisition/contexts.py``.
         randomness: Of the policy, see :class:`FeaturePolicy`.
 
-    Example:
+    Examples:
         >>> GroupAdvantage(group_size=4).block
         ['sampled', 'sampled', 'sampled', 'sampled']
     """
@@ -134,7 +134,7 @@ class GroupAdvantage(FeatureAgent):
 def leave_one_out(values: Tensor) -> Tensor:
     """Each value less the mean of the others in its row: [groups, members] -> [groups, members].
 
-    Example:
+    Examples:
         >>> leave_one_out(torch.tensor([[3.0, 1.0, 2.0]])).tolist()
         [[1.5, -1.5, 0.0]]
     """

@@ -52,7 +52,7 @@ class PairedBlocks(QueryAgent):
             it fades as the replay fills (a Gaussian prior on the weights). 0: none.
         optimizer: Made for the network's parameters.
 
-    Example:
+    Examples:
         >>> PairedBlocks(block=["entropy", "policy"]).block
         ['entropy', 'policy']
     """

@@ -16,7 +16,7 @@ class Perturbed(Policy):
         generator: Draws the direction; the same one with ``sign`` -1 gives the antithetic counterpart.
         sign: 1 or -1.
 
-    Example:
+    Examples:
         >>> from ralseg.acquisition.heuristics import Entropy
         >>> Perturbed(Entropy(), 0.7, torch.Generator().manual_seed(0), sign=-1).sign
         -1

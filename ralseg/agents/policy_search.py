@@ -47,7 +47,7 @@ class PolicySearch(FeatureAgent):
         context: Names of what describes the step as a whole, see ``ralseg/acquisition/contexts.py``.
         randomness: Of the policy, see :class:`FeaturePolicy`.
 
-    Example:
+    Examples:
         >>> PolicySearch(pairs=3).block
         ['plus', 'minus']
     """

@@ -24,7 +24,7 @@ VALUE_WIDTH = 64
 class Layer(nn.Sequential):
     """BN-ReLU-FC, the paper's building block; another normalisation can take BN's place, or none.
 
-    Example:
+    Examples:
         >>> [type(part).__name__ for part in Layer(4, 2, "layer")]
         ['LayerNorm', 'ReLU', 'Linear']
     """
@@ -45,7 +45,7 @@ def path(widths: tuple[int, ...], norm: Norm) -> nn.Sequential:
     Features come in through BN-ReLU like everything else in the paper's network. LayerNorm is for hidden layers: over
     the features of one region it would mix up their units, and ReLU would hide those below their mean.
 
-    Example:
+    Examples:
         >>> [len(layer) for layer in path((8, 4, 2), "batch")], [len(layer) for layer in path((8, 4, 2), "layer")]
         ([3, 3], [1, 3])
     """
@@ -73,7 +73,7 @@ class TwoPathNetwork(nn.Module):
         dueling: Value of the state plus the advantage within the pool.
         time: The first feature of a sub-action is the share of the budget spent; the value of a state reads it too.
 
-    Example:
+    Examples:
         >>> network = TwoPathNetwork(5, 20, 84, dueling=True).eval()
         >>> network(torch.zeros(1, 5, 20), torch.zeros(3, dtype=torch.int64), torch.zeros(3, 10, 84)).shape
         torch.Size([3, 10])
@@ -149,7 +149,7 @@ def centred(values: Tensor, real: Tensor | None = None) -> Tensor:
         values: [B, M].
         real: [B, M] 1, or 0 for what only fills up a row and does not count; None: all count.
 
-    Example:
+    Examples:
         >>> centred(torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[1.0, 1.0, 0.0]])).tolist()
         [[-1.0, 1.0, 7.0]]
     """
@@ -173,7 +173,7 @@ class QueryNetwork(LearnedPolicy):
         dueling: Value of the state plus the advantage of a region within its pool ("ours").
         time: Tell the share of the budget spent ("ours").
 
-    Example:
+    Examples:
         >>> network = QueryNetwork("summary", use_state=False, use_gate=False, linear=True)
         >>> network.build(("road", "sky"), num_state_regions=0, seed=0)
         >>> seen = Observation(torch.zeros(0, 0), *(torch.zeros(3, 5), torch.zeros(3, 5, 11), *[torch.zeros(3, 5)] * 2))

@@ -14,7 +14,7 @@ class RandomSteps(Policy):
         policy: Who chooses in the other steps.
         share: Probability of a random step.
 
-    Example:
+    Examples:
         >>> from ralseg.acquisition.heuristics import Entropy
         >>> RandomSteps(Entropy(), 0.3).share
         0.3

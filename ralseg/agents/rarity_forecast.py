@@ -34,7 +34,7 @@ class RarityForecast(QueryAgent):
         shrinkage: Pull of the weights towards 0, worth so many steps of experience. 0: none.
         optimizer: Made for the network's parameters.
 
-    Example:
+    Examples:
         >>> RarityForecast(prior="entropy").teacher
         'true_rarity'
     """

@@ -17,7 +17,7 @@ class StepMemory:
     ``value`` is the known part of the return; what follows it is ``discount`` times the value of the
     ``next_*`` tensors, or nothing where those are None (end of an episode, or no bootstrapping).
 
-    Example:
+    Examples:
         >>> seen, after = torch.zeros(5, 9), torch.zeros(2, 3, 7)
         >>> len(StepMemory(seen, after[:, 0], value=1.0, discount=0.9, next_state=seen, next_actions=after))
         2
@@ -146,7 +146,7 @@ def collate(
         device: Where the network is.
         counted: For each row, the one sub-action that has the target; None: all have it in common.
 
-    Example:
+    Examples:
         >>> step = StepMemory(torch.zeros(5, 9), torch.zeros(2, 7), value=1.0, discount=0.9)
         >>> collate([(step, step.chosen, 0)], 1, torch.device("cpu")).actions.shape
         torch.Size([1, 2, 7])

@@ -18,7 +18,7 @@ _WANTED = "[height, width, 3] or grey [height, width], of uint8 or of floats fro
 def read_any_image(image: AnyImage) -> NDArray[np.uint8]:
     """The pixels of an image: [H, W, 3] of uint8. What could mean several things is refused.
 
-    Example:
+    Examples:
         >>> read_any_image(np.full((4, 6), 0.2)).shape, read_any_image(np.full((4, 6), 0.2)).max()
         ((4, 6, 3), np.uint8(51))
     """

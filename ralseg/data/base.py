@@ -25,8 +25,9 @@ class SegmentationDataset(ABC):
         colours: One RGB colour a class, for pictures.
         names: One unique name an image; splits are written in these names.
         subsets: The official subset of each image: ``train``, ``val`` or ``test``.
+        palette: The class of each colour in mask files, 255 = ignore; None where they hold numbers.
 
-    Example:
+    Examples:
         >>> class Black(SegmentationDataset):
         ...     class_names, colours = ("night", "star"), ((0, 0, 0), (255, 255, 255))
         ...     names, subsets = ["first", "second"], ["train", "test"]
@@ -44,6 +45,7 @@ class SegmentationDataset(ABC):
     colours: tuple[Colour, ...]
     names: list[str]
     subsets: list[str]
+    palette: readers.Palette | None = None
     root: Path | None = None
     copies = KeptCopies(None, 0)  # where what is costly to decode may be kept between runs; set by SegmentationData
 

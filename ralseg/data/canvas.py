@@ -25,7 +25,7 @@ class Canvas:
         resize: ``pad`` keeps an image's proportions, ``stretch`` fills the canvas whatever they are.
         room: (height, width) that images of their own size are filled up to, where a run has several sizes.
 
-    Example:
+    Examples:
         >>> canvas = Canvas((128, 192))
         >>> canvas.content(300, 400), canvas.content(400, 300)  # landscape, portrait
         ((128, 171), (128, 96))

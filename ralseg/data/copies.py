@@ -57,7 +57,7 @@ class KeptCopies:
         folder: Where they are kept; None keeps nothing.
         max_bytes: When there is more, those that were used longest ago go first.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> copies = KeptCopies(Path(tempfile.mkdtemp()), 1_000_000)
         >>> int(copies.get(["a.jpg", 12], lambda: np.ones((2, 2), np.uint8)).sum())

@@ -107,7 +107,7 @@ class SegmentationData(pl.LightningDataModule):
         seed: Seed of data order, augmentation and ``fit_images``. The command line links it to
             ``seed_everything``.
 
-    Example:
+    Examples:
         >>> data = SegmentationData(splits=SplitSizes(state=2, train=4), layout=GridLayout(2, 3))
         >>> data.setup()
         >>> len(data.regions("train_set"))  # 4 images of 2 x 3 regions
@@ -326,6 +326,8 @@ class SegmentationData(pl.LightningDataModule):
             self.masks,
             lambda position: self.dataset.has_mask(indices[position]),
             folder,
+            tuple(self.dataset.colours),
+            self.dataset.palette,
         )
 
     def mask_oracle(self, images: str | Sequence[int]) -> MaskOracle:

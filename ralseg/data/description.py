@@ -261,8 +261,29 @@ def _colour(said: _Said, key: str, value: object) -> Colour:
     )
 
 
+_PLAIN_TO_ALL: tuple[Colour, ...] = (
+    *((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66)),
+)
+"""Colours that people with any kind of sight tell apart (Okabe and Ito 2008)."""
+
+
 def default_colours(number: int) -> tuple[Colour, ...]:
-    """Distinct colours by the bit pattern that VOC made customary: class i has the bits of i + 1."""
+    """Distinct colours: the first seven also for the colour-blind, then those of VOC.
+
+    Examples:
+        >>> default_colours(2)
+        ((0, 114, 178), (230, 159, 0))
+    """
+    return (*_PLAIN_TO_ALL[:number], *voc_colours(number - len(_PLAIN_TO_ALL)))
+
+
+def voc_colours(number: int) -> tuple[Colour, ...]:
+    """The colours of VOC's classes 1, 2, ...: the bits of a class's number, spread over red, green and blue.
+
+    Examples:
+        >>> voc_colours(3)
+        ((128, 0, 0), (0, 128, 0), (128, 128, 0))
+    """
     colours = []
     for index in range(1, number + 1):
         rgb = [0, 0, 0]

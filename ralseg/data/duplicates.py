@@ -27,7 +27,7 @@ def same_pixels(digests: Sequence[bytes | None], set_of: Mapping[int, str]) -> l
         digests: Checksum of each image's pixels.
         set_of: The set that each image stands in.
 
-    Example:
+    Examples:
         >>> same_pixels([b"a", b"b", b"a"], {0: "train_set", 2: "test_set"})
         [Twins(first=0, second=2, first_set='train_set', second_set='test_set')]
     """
@@ -56,7 +56,7 @@ def same_look(looks: Sequence[int | None], digests: Sequence[bytes | None], set_
         digests: Checksum of each image's pixels.
         set_of: The set that each image stands in.
 
-    Example:
+    Examples:
         >>> same_look([7, 6], [b"a", b"b"], {0: "train_set", 1: "test_set"})
         [Twins(first=0, second=1, first_set='train_set', second_set='test_set')]
     """

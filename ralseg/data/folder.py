@@ -38,7 +38,7 @@ class Folder(FileDataset):
         mask_name: Name of the mask of an image, ``{stem}_mask`` or ``{stem}_mask.png`` for example.
         shares: Which part of the labelled images ``val`` and ``test`` get where images are not in subsets.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from PIL import Image
         >>> root = Path(tempfile.mkdtemp())
@@ -67,6 +67,7 @@ class Folder(FileDataset):
         arguments |= {"scenes": scenes, "mask_name": mask_name, "shares": shares}
         self.description: Description = describe(folder / FILE, arguments)
         self.class_names, self.colours = self.description.class_names, self.description.colours
+        self.palette = self.description.palette
         self.is_flat = False
         self.unmatched_masks: list[PurePath] = []  # inside of masks
         self.mask_rule = repr((self.description.palette, self.description.table))

@@ -44,7 +44,7 @@ class GTAV(FileDataset):
     """
 
     def __init__(self, root: str | None = None, classes: Literal["cityscapes", "camvid"] = "cityscapes") -> None:
-        self.palette = dict(COLOUR_TO_TRAIN_ID)
+        self.palette: readers.Palette = dict(COLOUR_TO_TRAIN_ID)
         self.class_names = tuple(row.name for row in TRAIN_LABELS)
         self.colours = tuple(row.colour for row in TRAIN_LABELS)
         if classes == "camvid":

@@ -23,7 +23,7 @@ def pair_masks(
         masks: Paths inside of the folder of masks.
         mask_name: Pattern of a mask's name; without an ending it stands for files of any ending.
 
-    Example:
+    Examples:
         >>> images, masks = [PurePath("train/a.jpg"), PurePath("train/b.jpg")], [PurePath("train/a_mask.png")]
         >>> pair_masks(images, masks, "{stem}_mask")
         ([PurePosixPath('train/a_mask.png'), None], [])
@@ -49,7 +49,7 @@ def find_mask_name(images: Sequence[PurePath], masks: Sequence[PurePath]) -> str
         images: Paths inside of the folder of images.
         masks: Paths inside of the folder of masks.
 
-    Example:
+    Examples:
         >>> find_mask_name([PurePath("a.jpg"), PurePath("b.jpg")], [PurePath("gt_a.png"), PurePath("gt_b.png")])
         'gt_{stem}'
     """

@@ -26,7 +26,7 @@ class Mixture(SegmentationDataset):
             world and scene begin with ``f`` too.
         held_out: Families whose images are all for validation. None: only worlds that are held out anyway.
 
-    Example:
+    Examples:
         >>> from ralseg.data import SyntheticStreets, SyntheticWorlds
         >>> streets, worlds = SyntheticStreets(4, 1, 1), SyntheticWorlds(1, 1, images=3)
         >>> mixture = Mixture({"streets": streets, "drawn": worlds})

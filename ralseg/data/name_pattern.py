@@ -30,7 +30,7 @@ def check_pattern(pattern: object, source: str) -> str:
         pattern: What the description says.
         source: File and key, for error messages.
 
-    Example:
+    Examples:
         >>> check_pattern("/([a-z]+)_", "dataset.yaml: 'scenes'")
         '/([a-z]+)_'
     """
@@ -61,7 +61,7 @@ def search_names(pattern: str, names: list[str], source: str) -> list[str | None
         names: Where to look.
         source: File and key, for error messages.
 
-    Example:
+    Examples:
         >>> search_names("/([a-z]+)_", ["train/berlin_1.png", "val/2.png"], "dataset.yaml: 'scenes'")
         ['berlin', None]
     """

@@ -14,6 +14,7 @@ from ralseg.labels.vault import IGNORE
 
 __all__ = [
     "IGNORE",
+    "has_colours",
     "image_size",
     "map_ids",
     "mask_values",
@@ -151,6 +152,11 @@ def _grey_levels(image: Image.Image) -> NDArray[np.uint8] | None:
     rgb = np.asarray(image.convert("RGB"))
     is_grey = (rgb[..., 0] == rgb[..., 1]).all() and (rgb[..., 0] == rgb[..., 2]).all()
     return rgb[..., 0] if is_grey else None
+
+
+def has_colours(path: Path) -> bool:
+    """Whether a mask's file holds colours: one a pixel, or a palette."""
+    return _open_mask(path).mode in ("P", "RGB", "RGBA")
 
 
 def read_index_mask(path: Path) -> NDArray[np.uint8]:

@@ -20,7 +20,7 @@ def share_out(
         scenes: The scene of each image; None where it is not known.
         shares: How much of the labelled images ``test`` and ``val`` get, from 0 to 1.
 
-    Example:
+    Examples:
         >>> names = ["a", "b", "c", "d", "e"]
         >>> share_out(names, [True] * 5, [None] * 5, {"val": 0.2, "test": 0.2})
         ['train', 'test', 'val', 'train', 'train']

@@ -16,7 +16,7 @@ class Sketch:
         objects: The object that each pixel shows at first: [height, width].
         classes: The class of each of these objects.
 
-    Example:
+    Examples:
         >>> sketch = Sketch.filled(4, 6, 0)
         >>> sketch.polygon(1, [(0, 0), (5, 0), (5, 1), (0, 1)])
         >>> sketch.mask()[:, 0].tolist()

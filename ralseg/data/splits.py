@@ -37,7 +37,7 @@ class SplitSizes:
         test_from_train: Take the test set from ``train`` too, where there is neither ``val`` nor ``test``.
         seed: Seed of the draw.
 
-    Example:
+    Examples:
         >>> SplitSizes(state=2, train=20).acquisition is None  # all that is left
         True
     """

@@ -105,7 +105,7 @@ def draw_world(seed: int, family: int, number: int) -> World:
         family: Which of the seed's families: training, validation or test worlds.
         number: Of the world in its family.
 
-    Example:
+    Examples:
         >>> sorted(draw_world(0, 0, number).kind for number in range(6)) == sorted(CLASSES)
         True
     """

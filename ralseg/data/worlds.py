@@ -24,7 +24,7 @@ _PLACE, _FEATURED, _SKETCH, _PHOTO = 3, 4, 5, 6  # what a generator is for; 1 an
 def slot_names(number: int) -> tuple[str, ...]:
     """Names of class slots, which mean another class in each world.
 
-    Example:
+    Examples:
         >>> slot_names(2)
         ('class_00', 'class_01')
     """
@@ -47,7 +47,7 @@ class SyntheticWorlds(SegmentationDataset):
         width: Width of the images in pixels.
         seed: Another seed gives other worlds.
 
-    Example:
+    Examples:
         >>> worlds = SyntheticWorlds(num_train_worlds=2, num_val_worlds=1, images=3)
         >>> worlds.names[4], worlds.world(4), worlds.subsets[4]
         ('world_001/001', 'world_001', 'train')

@@ -1,9 +1,12 @@
 """The session of `ralseg acquire`: a policy spends a budget on the acquisition set."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ralseg.acquisition.observation import Observation
@@ -12,7 +15,8 @@ from ralseg.data.datamodule import SegmentationData
 from ralseg.engine.modules import LabellingModule, Trained
 from ralseg.engine.session import Choice, Session, StepResult
 from ralseg.errors import ConfigError, PoolExhausted
-from ralseg.labels.oracle import Oracle
+from ralseg.labels.oracle import Oracle, Ranking
+from ralseg.runtime import distributed
 from ralseg.runtime.files import file_hash
 
 SET = "acquisition_set"
@@ -33,7 +37,7 @@ class AcquisitionConfig:
         score_steps: Also measure the mean IoU on the reward set after every step, for curves. Costs a pass
             over the reward set a step; the choice of regions never depends on it.
 
-    Example:
+    Examples:
         >>> AcquisitionConfig(budgets=[30, 50], regions_per_step=20).step_sizes()
         [20, 10, 20]
     """
@@ -88,6 +92,7 @@ class AcquireSession(Session):
         self.config, self.policy, self.policy_identity = config, policy, policy_identity
         self.asked: list[int] = []  # regions that each step asked for; an oracle may leave some out
         self.values: list[float] = []  # score of each labelled region
+        self._choice: Choice | None = None  # of this step
         self.predicted: list[Tensor] = []  # [C] predicted class shares of each labelled region, when it was chosen
         if config.budgets[-1] > len(self.regions):
             raise PoolExhausted(
@@ -117,10 +122,27 @@ class AcquireSession(Session):
             return self.ledger.unlabelled[None], count, self.policy.needs
         return self.ledger.draw_pools(count, self.config.pool_size, self.stream("pools")), 1, self.policy.needs
 
+    def observe(self) -> Observation:
+        """Steps 1 and 2; labels that people have corrected since the last step are known by then."""
+        if self._observation is None and self.step:
+            self.take_corrections()
+        return super().observe()
+
     def decide(self, observation: Observation) -> Choice:
-        """Step 3: the best of each pool."""
+        """Step 3: the best of each pool, but for what people have put off."""
         values = self.score(self.policy, observation)
-        return Choice(self._as_asked(observation, values.topk(observation.picks, 1).indices), values)
+        picked = self._liked(observation, values).topk(observation.picks, 1).indices
+        return Choice(self._as_asked(observation, picked), values)
+
+    def choose(self, observation: Observation) -> Choice:
+        """Step 3: choose regions, and keep in mind what else there was."""
+        self._choice = super().choose(observation)
+        return self._choice
+
+    def _liked(self, observation: Observation, values: Tensor) -> Tensor:
+        """The scores, where what people have put off comes last: [K, N]."""
+        put_off = torch.tensor(self.oracle.put_off(), dtype=observation.pools.dtype)
+        return values.masked_fill(torch.isin(observation.pools, put_off).to(values.device), -math.inf)
 
     def _as_asked(self, observation: Observation, picked: Tensor) -> Tensor:
         """What the oracle has been asked for at this step already, if anything: rounding may rank a tie anew."""
@@ -130,22 +152,35 @@ class AcquireSession(Session):
             return picked
         return is_asked.int().topk(picked.shape[1], 1).indices
 
+    def ranking(self) -> Ranking:
+        """What the policy thinks of the candidates of this step, for oracles that tell people."""
+        if self._observation is None or self._choice is None:
+            return Ranking()
+        pools, (picked, values) = self._observation.pools, self._choice
+        scores = dict(zip(pools.flatten().tolist(), values.flatten().tolist(), strict=True))
+        put_off = set(self.oracle.put_off())
+        reserves = next_best(pools, self._liked(self._observation, values), picked)
+        return Ranking(scores, [region for region in reserves if region not in put_off])
+
+    def predict(self, image: int) -> NDArray[np.uint8]:
+        """What the segmenter takes an image of the set for, in the size of its file: [height, width]."""
+        return self.segmenter.predict(self.data.dataset.read_image(self.regions.images.indices[image]))
+
     def label(self, regions: Tensor) -> Tensor:
-        """Step 4: have regions labelled, and note what the segmenter had taken them for."""
-        histograms = self._predicted_classes(regions)
+        """Step 4: have regions labelled; an oracle may leave some out."""
         labelled = super().label(regions)
         self.asked.append(len(regions))
-        position = {region: place for place, region in enumerate(regions.tolist())}
-        self.predicted += [histograms[position[region]].half() for region in labelled.tolist()]
         return labelled
 
-    def _predicted_classes(self, regions: Tensor) -> Tensor:
-        """Predicted class shares of chosen regions, from what was seen of them, or else by a look at them: [K, C]."""
+    def note_answer(self, regions: Tensor) -> None:
+        """Note what the segmenter had taken regions for, from what was seen of them, or else by a look at them."""
         seen = self.observe()
-        if not self.policy.needs.looks:
-            return self.look_at(regions[None], 1, Needs()).histogram[0]
-        place = {region: i for i, region in enumerate(seen.pools.flatten().tolist())}
-        return seen.histogram.flatten(0, 1)[[place[region] for region in regions.tolist()]]
+        if self.policy.needs.looks:
+            place = {region: i for i, region in enumerate(seen.pools.flatten().tolist())}
+            shares = seen.histogram.flatten(0, 1)[[place[region] for region in regions.tolist()]]
+        else:
+            shares = self.look_at(regions[None], 1, Needs()).histogram[0]
+        self.predicted += [share.half() for share in shares]
 
     def learn(self, observation: Observation, choice: Choice, trained: Trained) -> StepResult:
         """A policy at work learns nothing; note what the step brought."""
@@ -167,6 +202,10 @@ class AcquireSession(Session):
         line = f"step {self.step}/{self.step + self.steps_left} labelled {labelled}/{self.config.budgets[-1]}{miou}"
         # labelled regions on the x axis: charts become budget curves
         return StepResult(SET, labelled, labelled, metrics, line, line if is_budget else None, is_budget=is_budget)
+
+    def cost(self) -> dict[str, Any]:
+        """What the labels so far have cost people, as far as the oracle knows."""
+        return distributed.from_first(lambda: self.oracle.cost(self.ledger.labelled.tolist()))
 
     # -- resuming ---------------------------------------------------------------------------------
 
@@ -212,3 +251,24 @@ class AcquireSession(Session):
             )
         self.load_progress(state)
         self.asked, self.values, self.predicted = state["asked"], state["values"], list(state["predicted"])
+
+
+def next_best(pools: Tensor, values: Tensor, picked: Tensor) -> list[int]:
+    """Candidates that were not picked: first the next best of each pool, the best of those first; then those after.
+
+    Args:
+        pools: [K, N] candidates.
+        values: [K, N] their scores.
+        picked: [K, P] positions in the pools.
+
+    Examples:
+        >>> pools, values = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[9.0, 1.0, 2.0], [7.0, 8.0, 3.0]])
+        >>> next_best(pools, values, torch.tensor([[0], [1]]))
+        [4, 3, 6, 2]
+    """
+    taken = set(pools.gather(1, picked).flatten().tolist())
+    ranked: list[tuple[int, float, int]] = []
+    for row in zip(pools.tolist(), values.tolist(), strict=True):
+        left = [(-value, region) for region, value in zip(*row, strict=True) if region not in taken]
+        ranked += [(place, *entry) for place, entry in enumerate(sorted(left, key=lambda entry: entry[0]))]
+    return [region for *_, region in sorted(ranked, key=lambda entry: entry[:2])]

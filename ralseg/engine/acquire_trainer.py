@@ -1,11 +1,14 @@
 """The Trainer of `ralseg acquire`: spend the budget, train at each budget, test, and leave everything in a folder."""
 
+import inspect
 import json
-from dataclasses import asdict
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
 import lightning.pytorch as pl
+import yaml
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from rich.console import Console
 from rich.table import Table
@@ -19,6 +22,7 @@ from ralseg.engine.final_training import FinalTraining, mixed_images, train_fina
 from ralseg.engine.game_trainer import GameTrainer
 from ralseg.engine.loop import result_of, saved_session, session_of
 from ralseg.engine.modules import SEGMENTER, LabellingModule
+from ralseg.engine.news import TellFinal, TellSteps, news_of
 from ralseg.engine.selection import class_frequencies, frequencies_of_set, selection_table, write_selection
 from ralseg.engine.trainer import RunTrainer, as_list
 from ralseg.errors import ConfigError
@@ -32,7 +36,12 @@ from ralseg.runtime.mlflow_logger import RunLogger, git_commit
 
 RESULT = "result.json"
 FORMAT = "ralseg.acquire/1"
-ORACLES = {"masks": "ralseg.labels.MaskOracle", "crops": "ralseg.annotation.CropOracle"}
+ORACLES = {
+    "masks": "ralseg.labels.MaskOracle",
+    "crops": "ralseg.annotation.CropOracle",
+    "page": "ralseg.annotation.PageOracle",
+    "label_studio": "ralseg.annotation.LabelStudioOracle",
+}
 ORACLES["none"] = ORACLES["crops"]  # its name until 0.1
 _DEFAULT_ACQUISITION = AcquisitionConfig()
 _DEFAULT_FINAL = FinalTraining()
@@ -92,8 +101,9 @@ class AcquireTrainer(GameTrainer):
                 your own.
             policy_args: Arguments of the policy's class.
             oracle: ``masks`` reveals the data set's hidden masks; ``crops`` asks people: it writes the regions to
-                label and stops, and the same command with ``--ckpt last`` goes on when their masks are there. Or
-                the class_path of your own.
+                label and stops, and the same command with ``--ckpt last`` goes on when their masks are there.
+                ``page`` asks them on a page in the browser, ``label_studio`` on a server of Label Studio. Or the
+                class_path of your own.
             ckpt: ``last`` goes on with the run in this folder, or starts it; or a file.
         """
         folder = Path(self.default_root_dir)
@@ -109,30 +119,38 @@ class AcquireTrainer(GameTrainer):
             # an error in it should not wait for the final training
             mixed_images(datamodule, self.final.mix, self.acquisition.initial_weights)
             found = find_policy(policy, policy_args or {}, datamodule)
-            asked_oracle.open(datamodule.labelling_job(SET, folder))
             identity = f"{policy_identity(policy)} {json.dumps(policy_args or {}, sort_keys=True, default=str)}"
-            return AcquireSession(self.acquisition, datamodule, module, asked_oracle, found, identity)
+            session = AcquireSession(self.acquisition, datamodule, module, asked_oracle, found, identity)
+            job = datamodule.labelling_job(SET, folder)
+            asked_oracle.open(replace(job, predict=session.predict, ranking=session.ranking))
+            return session
 
         console = Console(soft_wrap=True)
-        with self.claimed_folder(ckpt) as resume:
-            try:
-                session = self.play(module, datamodule, open_session, resume)
-            except LabelsNeeded as request:
-                if self.is_global_zero:
-                    console.print(str(request))
-                return None
-            if self.fast_dev_run:
-                return None
-            try:
-                assert isinstance(session, AcquireSession)
-                result = self._train_at_budgets(session, policy_tag(policy), folder)
-            except BaseException:
-                self._finalize("failed")
-                raise
-            self._finalize("success")
-        if self.is_global_zero:
-            Console(width=120).print(result_table(result))
-            console.print(f"selection: {folder / 'selection.csv'}\nresult: {folder / RESULT}")
+        self.callbacks.insert(0, TellSteps(asked_oracle))
+        with closing(asked_oracle):
+            with self.claimed_folder(ckpt) as resume:
+                try:
+                    session = self.play(module, datamodule, open_session, resume)
+                except LabelsNeeded as request:
+                    if self.is_global_zero:
+                        console.print(str(request))
+                    return None
+                if self.fast_dev_run:
+                    return None
+                try:
+                    assert isinstance(session, AcquireSession)
+                    result = self._train_at_budgets(session, policy_tag(policy), folder)
+                except BaseException:
+                    self._finalize("failed")
+                    raise
+                self._finalize("success")
+            if self.is_global_zero:
+                Console(width=120).print(result_table(result))
+                for budget, scores in result["budgets"].items():
+                    if "stale" in scores:
+                        console.print(_stale(folder / f"budget_{int(budget):06d}", scores["stale"]))
+                console.print(f"selection: {folder / 'selection.csv'}\nresult: {folder / RESULT}")
+                asked_oracle.tell(news_of(session, "done", result=result))
         return result
 
     # -- after the acquisition --------------------------------------------------------------------
@@ -151,6 +169,7 @@ class AcquireTrainer(GameTrainer):
             "initial_weights": theta_0,
             "acquisition": asdict(self.acquisition),
             "regions": len(session.regions),
+            "cost": None,
             "budgets": {},
         }
         available = frequencies_of_set(session)
@@ -163,12 +182,15 @@ class AcquireTrainer(GameTrainer):
                 )
             saved = read_checkpoint(path)
             session.load_state_dict(saved_session(saved))
+            session.take_corrections(is_over=True)
             weights = {k.removeprefix(SEGMENTER): v for k, v in saved["state_dict"].items() if k.startswith(SEGMENTER)}
             if self.final.start == "theta_0":
                 weights = read_checkpoint(Path(theta_0))["state_dict"] if theta_0 else session.module.built_weights
-            options = self._shared | {"logger": self._logger_at(budget)}
+            teller = TellFinal(session.oracle, session, budget)
+            options = self._shared | {"logger": self._logger_at(budget), "callbacks": [teller]}
             scores = train_final(session, weights, self.final, folder / f"budget_{budget:06d}", options)
             scores["class_frequencies"] = class_frequencies(session, available)
+            result["cost"] = scores["cost"] = session.cost()
             result["budgets"][str(budget)] = scores
             self._log_scores(budget, scores)
         if self.is_global_zero:
@@ -209,6 +231,8 @@ def find_oracle(oracle: str | Oracle) -> Oracle:
     """The oracle that a name or a class path means; an oracle itself is taken as it is."""
     if isinstance(oracle, Oracle):
         return oracle
+    if oracle.lstrip().startswith("{"):
+        raise ConfigError(_why_no_oracle(oracle))
     if oracle not in ORACLES and "." not in oracle:
         raise ConfigError(f"--oracle {oracle}: neither one of {', '.join(ORACLES)}, nor a module.Class")
     try:
@@ -216,6 +240,19 @@ def find_oracle(oracle: str | Oracle) -> Oracle:
     except TypeError as error:
         raise ConfigError(f"--oracle {oracle}: {error}; give it as {{class_path: ..., init_args: ...}}") from error
     return found
+
+
+def _why_no_oracle(text: str) -> str:
+    """What is wrong with a class path and options that were typed; without the values, a token may be among them."""
+    try:
+        content = yaml.safe_load(text)
+        path, given = str(content["class_path"]), set(content.get("init_args") or {})
+    except (yaml.YAMLError, TypeError, KeyError, AttributeError):
+        return "--oracle: is neither a name, nor a module.Class, nor {class_path: ..., init_args: {...}}"
+    known = set(inspect.signature(import_class(path, Oracle, "--oracle")).parameters)
+    if given - known:
+        return f"--oracle {path}: has no option {', '.join(sorted(given - known))}; it has {', '.join(sorted(known))}"
+    return f"--oracle {path}: an option is of the wrong kind; `ralseg acquire --oracle.help {path}` lists them"
 
 
 class SelectionFile(Callback):
@@ -249,19 +286,31 @@ class AtBudgets(Checkpoint):
             trainer.save_checkpoint(self.path(self.folder, result.labelled), weights_only=False)
 
 
+def _stale(folder: Path, regions: list[int]) -> str:
+    return (
+        f"{folder}: trained with older labels of {len(regions)} regions than there are now ({regions}); to train anew, "
+        "delete that folder and give the same command with --ckpt last"
+    )
+
+
 def result_table(result: dict[str, Any]) -> Table:
-    """One row a budget, for the screen."""
+    """One row a budget, for the screen; what labels cost people stands there where it is known."""
     table = Table(title=f"{result['method']} on {result['dataset']}, seed {result['seed']}")
-    columns = ("regions", "% of all", "test mIoU", "reward-set mIoU", "iterations", "class entropy")
+    costs = [scores.get("cost") or {} for scores in result["budgets"].values()]
+    known = [key for key in ("clicks", "minutes") if any(cost.get(key) is not None for cost in costs)]
+    columns = ("regions", "% of all", "test mIoU", "reward-set mIoU", "iterations", "class entropy", *known)
     for column in columns:
         table.add_column(column, justify="right")
-    for budget, scores in result["budgets"].items():
+    for (budget, scores), cost in zip(result["budgets"].items(), costs, strict=True):
         table.add_row(
             budget,
             f"{100 * int(budget) / result['regions']:.1f}",
-            f"{100 * scores['test_set/miou']:.2f}",
+            f"{100 * scores['test_set/miou']:.2f}" + ("*" if "stale" in scores else ""),
             f"{100 * scores['reward_set/miou']:.2f}",
             str(scores["iterations"]),
             f"{scores['class_frequencies']['selected_entropy']:.2f}",
+            *("-" if cost.get(key) is None else f"{cost[key]:.4g}" for key in known),
         )
+    if any("stale" in scores for scores in result["budgets"].values()):
+        table.caption = "* made with labels that were corrected since"
     return table

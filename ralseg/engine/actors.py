@@ -150,7 +150,7 @@ class Actors:
         options: Of Ray.
         trainer: All options of the run's Trainer.
 
-    Example:
+    Examples:
         >>> bool(Actors(0, "local", None, {})), bool(Actors(2, "local", None, {}))
         (False, True)
     """

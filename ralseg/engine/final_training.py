@@ -47,7 +47,7 @@ class FinalTraining:
         optimizer: Made for the trainable parameters.
         scheduler: Learning-rate schedule, stepped after each iteration. A length that is left out is ``max_steps``.
 
-    Example:
+    Examples:
         >>> FinalTraining(max_steps=40, validate_every=20).keep
         'best'
     """
@@ -171,12 +171,14 @@ def train_final(
 ) -> dict[str, Any]:
     """Train from ``weights`` on what is labelled, test, and return the scores; a finished one is not repeated.
 
+    Where labels were corrected since the training began, ``stale`` in what it returns names their regions.
+
     Args:
         session: The acquisition at its budget.
         weights: The segmenter's weights to start from.
         config: How to train.
         folder: Folder of this training.
-        options: Options of the Trainer.
+        options: Options of the Trainer; ``callbacks`` among them are added to its own.
     """
     report, plan = folder / "final.json", folder / "plan.json"
     options_now = {key: getattr(config, key) for key in _PLAIN}
@@ -188,9 +190,10 @@ def train_final(
         )
     if distributed.rank() == 0:
         write_atomically(plan, json.dumps(options_now) + "\n")
+    old_labels = distributed.from_first(lambda: _old_labels(session, folder / "labels.json", report.is_file()))
     result: dict[str, Any] | None = distributed.from_first(lambda: read_json(report))
     if result is not None:
-        return result
+        return result | old_labels
     data = session.data
     mixed = mixed_images(data, config.mix, session.config.initial_weights)
     data.masks.open(mixed)
@@ -199,13 +202,31 @@ def train_final(
     stop = PatientStop(SCORE, mode="max", patience=config.patience)
     trainer = RunTrainer(
         default_root_dir=str(folder), max_epochs=config.max_steps // config.validate_every, num_sanity_val_steps=0,
-        log_every_n_steps=1, callbacks=[stop], **options,
+        log_every_n_steps=1, **(options | {"callbacks": [stop, *options.get("callbacks", [])]}),
     )  # fmt: skip
     # an epoch is a round; max_steps in its stead would make Lightning end a resumed epoch twice
     trainer.pretrain(segmenter, data, ckpt="last")
     iterations = trainer.global_step
     data.show_fit_images()
-    return finish(trainer, segmenter, data, config.keep, iterations, folder)
+    return finish(trainer, segmenter, data, config.keep, iterations, folder) | old_labels
+
+
+def _old_labels(session: AcquireSession, path: Path, is_finished: bool) -> dict[str, list[int]]:
+    """Regions whose labels were corrected since a training began: its scores are stale. Nothing where there are none.
+
+    Args:
+        session: The acquisition at its budget.
+        path: Where the labels are noted that it began with.
+        is_finished: Whether the training is over.
+    """
+    now = {str(region): checksum for region, checksum in session.checksums().items()}
+    before = read_json(path)
+    if not isinstance(before, dict):
+        if not is_finished:
+            write_atomically(path, json.dumps(now) + "\n")
+        return {}
+    stale = sorted(int(region) for region, checksum in now.items() if before.get(region) != checksum)
+    return {"stale": stale} if stale else {}
 
 
 def make_segmenter(

@@ -41,7 +41,7 @@ class Game:
         credit_pixels: Labelled pixels of the images that pay by which the credit of one region is measured, where an
             agent is taught by it.
 
-    Example:
+    Examples:
         >>> Game(budget=50, regions_per_step=24).steps_per_episode
         3
     """
@@ -134,7 +134,7 @@ def independent_until(plan: Sequence[Episode], number: int, learns_after_blocks:
         number: The episode to begin with; it is the answer itself where the agent learns at every step of it.
         learns_after_blocks: The number of blocks after which the agent learns; 0: at every step.
 
-    Example:
+    Examples:
         >>> plan = plan_episodes(Game(episodes=4, validation_plays=2, validation_every=2), ["entropy", "policy"])
         >>> [episode.kind[0] for episode in plan]
         ['v', 'v', 'v', 'v', 't', 't', 'v', 'v', 't', 't', 'v', 'v']

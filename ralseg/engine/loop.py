@@ -24,7 +24,7 @@ class ActiveLearningLoop(_FitLoop):
         trainer: The Trainer whose loop this is.
         base: The loop that it takes the place of.
 
-    Example:
+    Examples:
         >>> from ralseg.engine import FitTrainer
         >>> trainer = FitTrainer(logger=False, enable_progress_bar=False, accelerator="cpu")
         >>> isinstance(trainer.fit_loop, ActiveLearningLoop)

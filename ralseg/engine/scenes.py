@@ -47,7 +47,7 @@ def draw_cast(
         generator: Decides.
         most_paying: Draw so many of the scene's images where it has more. None: all of them pay.
 
-    Example:
+    Examples:
         >>> scenes = {0: "town", 1: "town", 2: "coast", 3: "coast", 4: "coast"}
         >>> draw_cast(scenes, dict.fromkeys(scenes, 6), budget=15, generator=torch.Generator())
         Cast(played=(2, 3, 4), paying=(0, 1), scene='town', known=())
@@ -65,7 +65,7 @@ def draw_cast(
 def able_to_pay(scenes: Mapping[int, str], regions: Mapping[int, int], budget: int) -> list[str]:
     """The scenes beside which an episode's budget of regions can be labelled, by their names; none is an error.
 
-    Example:
+    Examples:
         >>> able_to_pay({0: "town", 1: "coast", 2: "coast"}, {0: 6, 1: 6, 2: 6}, budget=10)
         ['town']
     """

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from ralseg.data.readers import SUFFIXES
 from ralseg.engine.acquire_session import SET, AcquireSession
 from ralseg.engine.session import Session
 from ralseg.labels.layout import Box, Regions
-from ralseg.runtime.files import write_atomically, write_png
+from ralseg.labels.oracle import RevealedLabels
+from ralseg.runtime.files import inside, write_atomically, write_png
 
 OVERLAYS = 12
 _NEW, _OLD = (255, 196, 0), (0, 150, 255)
@@ -97,30 +99,45 @@ def frequencies_of_set(session: AcquireSession) -> list[float] | None:
 
 def write_masks(session: AcquireSession, folder: Path) -> None:
     """One index PNG for each image with labels: class numbers, 255 elsewhere, in the size of the image's file."""
-    data = session.data
-    for position, regions in by_image(session).items():
+    for name, mask in image_masks(session.data, session.labels, session.ledger.labelled):
+        write_png(folder / mask_name(name), mask)
+
+
+def image_masks(
+    data: SegmentationData, labels: RevealedLabels, labelled: Tensor
+) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    """The mask of each image with labels, in the size of its file, with the image's name; 255 where nothing is known.
+
+    Args:
+        data: The data.
+        labels: What is known of the acquisition set.
+        labelled: [B] the regions that are shown.
+    """
+    for position, regions in _grouped(labels.regions, labelled).items():
         index = data.splits[SET][position]
         own_height, own_width = data.content(index)
-        mask = session.labels.mask(regions).numpy()[:own_height, :own_width]
+        mask = labels.mask(regions).numpy()[:own_height, :own_width]
         height, width = data.dataset.image_size(index)
         if mask.shape != (height, width):
             mask = np.asarray(Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST))
-        write_png(folder / mask_name(data.dataset.names[index]), mask)
+        yield data.dataset.names[index], mask
 
 
 def mask_name(image_name: str) -> Path:
     """Where the mask of an image goes, relative to the folder of masks; never outside it."""
-    path = Path(image_name)
+    path = Path(inside(image_name))
     name = path.stem if path.suffix.lower() in SUFFIXES else path.name
-    parents = ["__" if part == ".." else part for part in path.parts[:-1] if part != path.anchor]
-    return Path(*parents, f"{name}.png")
+    return path.parent / f"{name}.png"
 
 
 def by_image(session: Session) -> dict[int, list[int]]:
     """Labelled regions by the position of their image, in the order of labelling."""
+    return _grouped(session.regions, session.ledger.labelled)
+
+
+def _grouped(regions: Regions, labelled: Tensor) -> dict[int, list[int]]:
     groups: dict[int, list[int]] = {}
-    labelled = session.ledger.labelled
-    for region, image in zip(labelled.tolist(), session.regions.image_of(labelled).tolist(), strict=True):
+    for region, image in zip(labelled.tolist(), regions.image_of(labelled).tolist(), strict=True):
         groups.setdefault(image, []).append(region)
     return groups
 

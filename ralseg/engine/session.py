@@ -24,7 +24,7 @@ from ralseg.engine.modules import LabellingModule, Trained
 from ralseg.errors import NotFiniteError, RalsegError
 from ralseg.labels.layout import Regions
 from ralseg.labels.ledger import RegionLedger
-from ralseg.labels.oracle import LabelsNeeded, Oracle, RevealedLabels
+from ralseg.labels.oracle import Answer, LabelsNeeded, Oracle, RevealedLabels
 from ralseg.labels.vault import IGNORE
 from ralseg.runtime import distributed
 from ralseg.runtime.checkpoints import read_checkpoint
@@ -335,15 +335,8 @@ class Session(ABC):
         Args:
             regions: [K] what was chosen.
         """
-        answer = distributed.from_first(lambda: self.oracle.ask(regions, self.step))
-        name = type(self.oracle).__name__
-        if not torch.isin(answer.regions, regions).all():
-            raise RalsegError(f"{name} labelled regions that nobody asked for ({self.where()})")
-        if not len(answer.regions):
-            raise LabelsNeeded(
-                f"{name} has labelled none of the {len(regions)} regions of step {self.step} yet; repeat the command "
-                "with --ckpt last when it has"
-            )
+        answer = distributed.from_first(lambda: self._ask(regions))
+        self.note_answer(answer.regions)
         self.ledger.add(answer.regions, self.step)
         self._keep(answer.regions, answer.labels)
         self.data.show_regions(answer.regions, self.labels, self.stream_seed("augmentation"))
@@ -352,8 +345,49 @@ class Session(ABC):
         self._observation = None
         return answer.regions
 
-    def _keep(self, regions: Tensor, labels: Tensor) -> None:
-        """Keep labels that are as an oracle should give them, and count their classes once."""
+    def _ask(self, regions: Tensor) -> Answer:
+        """What the oracle answers; refused where that is no answer."""
+        answer, name = self.oracle.ask(regions, self.step), type(self.oracle).__name__
+        allowed = torch.cat([regions, torch.tensor(self.oracle.reserved(self.step), dtype=regions.dtype)])
+        if not torch.isin(answer.regions, allowed).all() or len(answer.regions) > len(regions):
+            raise RalsegError(f"{name} labelled regions that nobody asked for ({self.where()})")
+        if not len(answer.regions):
+            raise LabelsNeeded(
+                f"{name} has labelled none of the {len(regions)} regions of step {self.step} yet; repeat the command "
+                "with --ckpt last when it has"
+            )
+        return answer
+
+    def note_answer(self, regions: Tensor) -> None:  # noqa: B027 - most sessions need not
+        """Note what is known of regions that were just labelled, before anything changes."""
+
+    def take_corrections(self, is_over: bool = False) -> None:
+        """Use labels from now on that people have corrected since the run took them.
+
+        Args:
+            is_over: Whether no step follows.
+        """
+        answer = distributed.from_first(lambda: self.oracle.corrections(None if is_over else self.step))
+        if answer is None or not len(answer.regions):
+            return
+        self._check(answer.regions, answer.labels)
+        places = {region: place for place, region in enumerate(self.ledger.labelled.tolist())}
+        changed = []
+        for region, label in zip(answer.regions.tolist(), answer.labels, strict=True):
+            if region in places and checksum(label) != self._checksums[places[region]]:
+                changed.append(region)
+                self._checksums[places[region]] = checksum(label)
+                self._histograms[places[region]] = class_histogram(label[None], len(self.data.class_names))[0]
+        self.labels.add(answer.regions, answer.labels)
+        if changed:
+            self._note_corrected(changed, "they were taken")
+
+    def _note_corrected(self, regions: list[int], since: str) -> None:
+        log.warning("the labels of %d regions have been corrected since %s: %s", len(regions), since, regions)
+        self.corrected = sorted({*self.corrected, *regions})
+
+    def _check(self, regions: Tensor, labels: Tensor) -> None:
+        """Refuse labels that are not as an oracle should give them."""
         expected, num_classes = (len(regions), *self.regions.box_size), len(self.data.class_names)
         if labels.dtype != torch.uint8 or labels.shape != expected:
             raise RalsegError(
@@ -366,9 +400,17 @@ class Session(ABC):
                 f"{type(self.oracle).__name__} gave the classes {unknown}, but there are {num_classes}, from 0 on, and "
                 f"{IGNORE} for what cannot be told ({self.where()})"
             )
+
+    def _keep(self, regions: Tensor, labels: Tensor) -> None:
+        """Keep labels that are as an oracle should give them, and count their classes once."""
+        self._check(regions, labels)
         self.labels.add(regions, labels)
         self._histograms = torch.cat([self._histograms, class_histogram(labels, len(self.data.class_names))])
-        self._checksums += [zlib.crc32(label.numpy().tobytes()) for label in labels]
+        self._checksums += [checksum(label) for label in labels]
+
+    def checksums(self) -> dict[int, int]:
+        """What tells the labels of each labelled region from others."""
+        return dict(zip(self.ledger.labelled.tolist(), self._checksums, strict=True))
 
     def receive(self, trained: Trained, miou: float) -> None:
         """Step 6: note the mean IoU."""
@@ -450,10 +492,14 @@ class Session(ABC):
         self.module.average.load_state_dict(state["average"])
         self.ledger.load_state_dict(state["ledger"])
         regions, self._histograms, self._checksums = self.ledger.labelled, self._histograms[:0], []
-        self._keep(regions, distributed.from_first(lambda: self.oracle.recall(regions)))
+        self._keep(regions, distributed.from_first(lambda: self.oracle.recall_at(regions, self.step)))
         checked = zip(regions.tolist(), self._checksums, state["checksums"], strict=True)
         changed = [region for region, now, before in checked if now != before]
         if changed:
-            log.warning("the labels of %d regions have been corrected since the checkpoint: %s", len(changed), changed)
-            self.corrected = sorted({*self.corrected, *changed})
+            self._note_corrected(changed, "the checkpoint")
         self._observation = None
+
+
+def checksum(label: Tensor) -> int:
+    """What tells the labels of a region from others."""
+    return zlib.crc32(label.numpy().tobytes())

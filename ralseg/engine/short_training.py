@@ -21,7 +21,7 @@ class ShortTraining:
         iterations: Training iterations before each score; 0 scores the segmenter as it is (paper).
         learning_rate: Of AdamW, which starts anew for each score.
 
-    Example:
+    Examples:
         >>> ShortTraining(iterations=30).iterations
         30
     """

@@ -41,7 +41,7 @@ class WorldCasting:
         budget: Regions that an episode labels.
         known_images: Fewest and most images that theta_0 sees; few of them are drawn more often than many.
 
-    Example:
+    Examples:
         >>> from ralseg.data import SyntheticStreets
         >>> from ralseg.data.splits import SplitSizes
         >>> streets = SyntheticStreets(num_train=9, num_val=9, num_test=1, height=32, width=48)

@@ -7,7 +7,7 @@ oracles, the only way to hidden labels. Nothing here knows data sets, networks o
 from ralseg.labels.grid import GridLayout, GridRegions
 from ralseg.labels.layout import Layout, RegionMaps, Regions
 from ralseg.labels.ledger import RegionLedger
-from ralseg.labels.oracle import Answer, LabellingJob, LabelsNeeded, MaskOracle, Oracle, RevealedLabels
+from ralseg.labels.oracle import Answer, LabellingJob, LabelsNeeded, MaskOracle, Oracle, Ranking, RevealedLabels
 from ralseg.labels.vault import IGNORE, MaskVault
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "MaskOracle",
     "MaskVault",
     "Oracle",
+    "Ranking",
     "RegionLedger",
     "RegionMaps",
     "Regions",

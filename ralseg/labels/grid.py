@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ralseg.errors import ConfigError
-from ralseg.labels.layout import Box, ImageSet, Layout, RegionMaps, Regions, SegmentedRegions
+from ralseg.labels.layout import Box, ImageSet, Layout, RegionMaps, Regions, SegmentedRegions, Windows
 
 
 def nearest_divisors(number: int, wanted: int) -> list[int]:
@@ -28,7 +28,7 @@ class GridLayout(Layout):
         rows: Number of cells from top to bottom.
         columns: Number of cells from left to right. ``rows: 1, columns: 1`` labels whole images.
 
-    Example:
+    Examples:
         >>> GridLayout(1, 2).segment(torch.zeros(3, 2, 4)).tolist()
         [[0, 0, 1, 1], [0, 0, 1, 1]]
     """
@@ -83,7 +83,7 @@ class Cells(Layout):
         height: Wanted pixels from top to bottom.
         width: Wanted pixels from left to right.
 
-    Example:
+    Examples:
         >>> Cells(2, 2).segment(torch.zeros(3, 2, 5)).tolist()
         [[0, 0, 0, 1, 1], [0, 0, 0, 1, 1]]
     """
@@ -177,6 +177,13 @@ class GridRegions(Regions):
         """Cut maps at regions; only what is asked for is copied."""
         cell = regions % self._cells
         return RegionMaps(self.split(maps)[rows, cell // self.columns, cell % self.columns], None)
+
+    def windows(self, size: tuple[int, int], regions: Tensor) -> Windows:
+        """The cells."""
+        height, width = size[0] // self.rows, size[1] // self.columns
+        cell = regions % self._cells
+        corners = torch.stack([cell // self.columns * height, cell % self.columns * width], 1)
+        return Windows(corners, (height, width), None)
 
     def average(self, maps: Tensor, rows: Tensor, regions: Tensor) -> Tensor:
         """Mean over each region."""

@@ -50,6 +50,14 @@ class RegionMaps(NamedTuple):
         return (values * inside).flatten(-2).sum(-1) / count
 
 
+class Windows(NamedTuple):
+    """Where :meth:`Regions.cut` looks in maps: boxes of one size, of which a region may fill a part."""
+
+    corners: Tensor  # [r, 2] row and column of each window's first pixel
+    size: tuple[int, int]  # (h, w); a window may reach beyond the map where its region does not
+    inside: Tensor | None  # [r, h, w] bool: which pixels belong to the region; None: all of them
+
+
 class Regions(ABC):
     """The regions of one set of images, numbered from 0, image after image.
 
@@ -106,6 +114,15 @@ class Regions(ABC):
         """
 
     @abstractmethod
+    def windows(self, size: tuple[int, int], regions: Tensor) -> Windows:
+        """Where :meth:`cut` looks in maps of ``size`` (height, width), for those who compute no more than that.
+
+        Args:
+            size: Of maps in the size that the run works at or at every n-th pixel of it.
+            regions: [r].
+        """
+
+    @abstractmethod
     def average(self, maps: Tensor, rows: Tensor, regions: Tensor) -> Tensor:
         """Mean over each region of coarse maps that cover the whole image: [b, D, h, w] -> [r, D]."""
 
@@ -126,7 +143,7 @@ class Regions(ABC):
 class Layout(ABC):
     """How an image is cut into regions. Subclass it and write :meth:`segment` for a cut of your own.
 
-    Example:
+    Examples:
         >>> import torch
         >>> class Halves(Layout):
         ...     def segment(self, pixels):
@@ -249,23 +266,33 @@ class SegmentedRegions(Regions):
 
     def cut(self, maps: Tensor, rows: Tensor, regions: Tensor) -> RegionMaps:
         """Cut maps at regions; what lies outside of a region in its box is zero."""
-        stride = max(1, round(self.images.height / maps.shape[-2]))
-        height, width = (-(-size // stride) for size in self.box_size)
+        (bottom, right), windows = maps.shape[-2:], self.windows((maps.shape[-2], maps.shape[-1]), regions)
+        height, width = windows.size
+        inside = torch.zeros(0, height, width, dtype=torch.bool) if windows.inside is None else windows.inside
         values = maps.new_zeros(len(regions), *maps.shape[1:-2], height, width)
-        inside = torch.zeros(len(regions), height, width, dtype=torch.bool, device=maps.device)
-        for place, (row, region) in enumerate(zip(rows.tolist(), regions.tolist(), strict=True)):
+        for place, (row, (y, x)) in enumerate(zip(rows.tolist(), windows.corners.tolist(), strict=True)):
+            h, w = min(height, bottom - y), min(width, right - x)
+            values[place, ..., :h, :w] = maps[row, ..., y : y + h, x : x + w] * inside[place, :h, :w]
+        return RegionMaps(values, inside)
+
+    def windows(self, size: tuple[int, int], regions: Tensor) -> Windows:
+        """The boxes of regions; a region that is thinner than the stride is the pixel next to its middle."""
+        stride = max(1, round(self.images.height / size[0]))
+        height, width = (-(-side // stride) for side in self.box_size)
+        corners = torch.zeros(len(regions), 2, dtype=torch.int64)
+        inside = torch.zeros(len(regions), height, width, dtype=torch.bool)
+        for place, region in enumerate(regions.tolist()):
             image, number = self._number(region)
-            belongs = (self._cuts[image].numbers[::stride, ::stride] == number).to(maps.device)
-            if not belongs.any():  # thinner than the stride: take the pixel next to its middle
+            belongs = self._cuts[image].numbers[::stride, ::stride] == number
+            if not belongs.any():
                 x, y, w, h = self._cuts[image].boxes[number].tolist()
                 belongs[
                     min((y + h // 2) // stride, len(belongs) - 1), min((x + w // 2) // stride, belongs.shape[1] - 1)
                 ] = 1
             x, y, w, h = _box(belongs).tolist()
-            window = belongs[y : y + h, x : x + w]
-            values[place, ..., :h, :w] = maps[row, ..., y : y + h, x : x + w] * window
-            inside[place, :h, :w] = window
-        return RegionMaps(values, inside)
+            corners[place] = torch.tensor([y, x])
+            inside[place, :h, :w] = belongs[y : y + h, x : x + w]
+        return Windows(corners.to(regions.device), (height, width), inside.to(regions.device))
 
     def average(self, maps: Tensor, rows: Tensor, regions: Tensor) -> Tensor:
         """Mean over each region; a coarse pixel belongs to the region that its middle lies in."""

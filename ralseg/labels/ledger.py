@@ -7,6 +7,9 @@ from torch import Tensor
 
 from ralseg.errors import RalsegError
 
+ORDERED = 2**20
+"""Regions up to which pools are dealt from a random order of all of them; larger sets are drawn from one by one."""
+
 
 class LedgerError(RalsegError):
     """A region was entered twice, or does not exist."""
@@ -15,7 +18,8 @@ class LedgerError(RalsegError):
 class RegionLedger:
     """Keeps count of ``num_regions`` regions, of which each may be labelled once.
 
-    Adding a region costs O(1); drawing pools is one vectorised pass over all regions.
+    Adding a region costs O(1). Drawing pools costs a pass over all regions where there are few of them, and else only
+    as much as the pools are large; see :meth:`draw_pools`. A region takes a byte, a labelled one 16 more.
     """
 
     def __init__(self, num_regions: int) -> None:
@@ -75,21 +79,52 @@ class RegionLedger:
         Near the end of the set the pools shrink (N first, then K), so that none is empty and no
         region stands in two pools. A random order of *all* regions, labelled or not, is dealt out to the
         pools: games that share the generator's state see the same pools but for what they labelled.
+
+        Up to ``ORDERED`` regions that order is made whole. In larger sets only its beginning is drawn, as far as it is
+        needed, unless a quarter of the set is labelled or asked for: then drawing one by one would meet too many
+        regions again. The rule reads nothing but sizes, so a resumed run follows it too.
         """
         num_pools = min(num_pools, self.num_unlabelled)
+        pool_size = min(pool_size, self.num_unlabelled // max(num_pools, 1))
+        if self.num_regions > ORDERED and 4 * max(len(self), num_pools * pool_size) < self.num_regions:
+            return self._draw_few(num_pools, pool_size, generator)
         order = torch.rand(self.num_regions, generator=generator, dtype=torch.float64).argsort()
         if num_pools == 0:
             return torch.empty(0, 0, dtype=torch.int64)
-        pool_size = min(pool_size, self.num_unlabelled // num_pools)
-        rows = self.num_regions // num_pools
+        pools = self._deal(order, num_pools, pool_size)
+        return self._deal_unlabelled(order, num_pools, pool_size) if pools is None else pools
+
+    def _deal(self, order: Tensor, num_pools: int, pool_size: int) -> Tensor | None:
+        """Deal an order out to the pools, each of which takes the first N unlabelled regions it gets: [K, N].
+
+        None: a pool gets too few.
+        """
+        rows = len(order) // num_pools
         dealt = order[: rows * num_pools].reshape(rows, num_pools).T  # [K, rows]
         is_free = ~self._is_labelled[dealt]
-        if (is_free.sum(1) >= pool_size).all():
-            taken = is_free & (is_free.cumsum(1) <= pool_size)
-            return dealt[taken].reshape(num_pools, pool_size)
-        # few are left, unevenly dealt: deal out only those
+        if not (is_free.sum(1) >= pool_size).all():
+            return None
+        taken = is_free & (is_free.cumsum(1) <= pool_size)
+        return dealt[taken].reshape(num_pools, pool_size)
+
+    def _deal_unlabelled(self, order: Tensor, num_pools: int, pool_size: int) -> Tensor:
+        """Deal out only what is unlabelled, where few such regions are left and unevenly dealt: [K, N]."""
         left = order[~self._is_labelled[order]][: num_pools * pool_size]
         return left.reshape(pool_size, num_pools).T.contiguous()
+
+    def _draw_few(self, num_pools: int, pool_size: int, generator: torch.Generator) -> Tensor:
+        """Deal the beginning of a random order, made by drawing regions and leaving out those drawn before: [K, N]."""
+        drawn = torch.empty(0, dtype=torch.int64)
+        while True:
+            shares = torch.rand(2 * num_pools * pool_size, generator=generator, dtype=torch.float64)
+            more = (shares * self.num_regions).long().clamp(max=self.num_regions - 1)  # a product may be rounded up
+            drawn = torch.cat([drawn, more])
+            order = first_occurrences(drawn)
+            pools = self._deal(order, num_pools, pool_size)
+            if pools is not None:
+                return pools
+            if 2 * len(order) >= self.num_regions:  # so many small pools that one of them may never get enough
+                return self._deal_unlabelled(order, num_pools, pool_size)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and numbers that :meth:`load_state_dict` reads back."""
@@ -110,3 +145,16 @@ class RegionLedger:
         self._is_labelled.zero_()
         self.add(state["labelled"], step=0)
         self._step[: self._count] = state["steps"]
+
+
+def first_occurrences(values: Tensor) -> Tensor:
+    """Each value once, where it first stands: [n] -> [m].
+
+    Examples:
+        >>> first_occurrences(torch.tensor([7, 2, 7, 5, 2])).tolist()
+        [7, 2, 5]
+    """
+    ascending, places = values.sort(stable=True)
+    is_first = torch.ones(len(values), dtype=torch.bool)
+    is_first[1:] = ascending[1:] != ascending[:-1]
+    return values[places[is_first].sort().values]

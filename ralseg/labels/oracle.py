@@ -1,9 +1,10 @@
 """Oracles: whoever labels regions, and the only way to the labels of an unlabelled region."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,13 +13,14 @@ from torch import Tensor
 
 from ralseg.errors import DataError, RalsegError
 from ralseg.labels.layout import Regions
+from ralseg.labels.news import News
 from ralseg.labels.vault import IGNORE, MaskVault
 
 
 class LabelsNeeded(RalsegError):
     """Regions wait for people to label them. The run stops, and the same command goes on later: not a failure.
 
-    Example:
+    Examples:
         >>> LabelsNeeded("24 regions wait for labels").exit_code
         0
     """
@@ -27,8 +29,25 @@ class LabelsNeeded(RalsegError):
 
 
 @dataclass(frozen=True)
+class Ranking:
+    """What a policy thinks of the candidates of a step.
+
+    Attributes:
+        scores: Its score of each candidate; higher is better.
+        reserves: The candidates that it did not choose, the next best first.
+    """
+
+    scores: Mapping[int, float] = field(default_factory=dict)
+    reserves: Sequence[int] = ()
+
+
+def _no_prediction(image: int) -> NDArray[np.uint8] | None:
+    return None
+
+
+@dataclass(frozen=True)
 class LabellingJob:
-    """What an oracle works on: the regions of a set, and where it may leave files.
+    """What an oracle works on: the regions of a set, what is known of them, and where it may leave files.
 
     Attributes:
         regions: The regions, and how they lie in their images.
@@ -38,6 +57,11 @@ class LabellingJob:
         masks: The hidden masks, for oracles that reveal them.
         has_mask: Whether there is one for the image at a position in the set.
         folder: The run's folder; None where there is none.
+        colours: One RGB colour a class, for pictures.
+        palette: The class of each colour in the data set's own masks; None where they hold no colours.
+        predict: What the model takes an image for now, by its position in the set: [height, width] of class numbers,
+            in the size of its file; None where nobody can say.
+        ranking: What the policy thinks of the candidates of the present step.
     """
 
     regions: Regions
@@ -47,13 +71,17 @@ class LabellingJob:
     masks: MaskVault
     has_mask: Callable[[int], bool]
     folder: Path | None = None
+    colours: tuple[tuple[int, int, int], ...] = ()
+    palette: Mapping[tuple[int, int, int], int] | None = None
+    predict: Callable[[int], NDArray[np.uint8] | None] = _no_prediction
+    ranking: Callable[[], Ranking] = Ranking
 
 
 @dataclass(frozen=True)
 class Answer:
     """Labels that came back. Fewer regions than were asked for: the others may be asked for again later.
 
-    Example:
+    Examples:
         >>> len(Answer(torch.tensor([7]), torch.zeros(1, 32, 32, dtype=torch.uint8)).regions)
         1
     """
@@ -67,9 +95,10 @@ class Oracle(ABC):
 
     The run calls :meth:`open` once. At each step it takes up what :meth:`asked` says is under way, or asks anew by
     :meth:`ask`. A run that is resumed gets the labels of all earlier steps by :meth:`recall`: what has been corrected
-    since is used from then on, and the run says so.
+    since is used from then on, and the run says so. An oracle that lets people correct labels while the run goes on
+    gives them by :meth:`corrections`, and :meth:`recall_at` gives what the run had before.
 
-    Example:
+    Examples:
         >>> class AllRoad(Oracle):
         ...     def label(self, regions):
         ...         return torch.zeros(len(regions), *self.job.regions.box_size, dtype=torch.uint8)
@@ -92,6 +121,14 @@ class Oracle(ABC):
         """The regions that were asked for at this step before the run was cut off; none by default."""
         return []
 
+    def reserved(self, step: int) -> list[int]:
+        """Regions that people may label at this step in place of what was asked for; none by default."""
+        return []
+
+    def put_off(self) -> list[int]:
+        """Regions that people would rather not label: chosen only where a pool holds nothing else. None by default."""
+        return []
+
     def ask(self, regions: Tensor, step: int) -> Answer:
         """Have the regions of a step labelled: all of them, or some and the others at a later step.
 
@@ -99,15 +136,43 @@ class Oracle(ABC):
         """
         return Answer(regions, self.label(regions))
 
+    def corrections(self, step: int | None) -> Answer | None:
+        """Labels that have changed since the run took them; None, the default: there are none.
+
+        Args:
+            step: The step that begins; repeated after a restart, it must be told the same. None: no step follows, and
+                labels count as they are now.
+        """
+        return None
+
     def recall(self, regions: Tensor) -> Tensor:
         """The labels of regions that were answered earlier, as they are now: [k] -> [k, *box_size]."""
         return self.label(regions)
+
+    def recall_at(self, regions: Tensor, step: int) -> Tensor:
+        """The labels of regions as the run had them before a step, where the oracle knows; else as they are now."""
+        return self.recall(regions)
+
+    def cost(self, regions: list[int]) -> dict[str, Any]:
+        """What labels cost: at least regions, pixels of the files, clicks and minutes; None where it is not known."""
+        pixels = 0
+        for region in regions:
+            *_, width, height = self.job.regions.file_box(region)
+            inside = self.job.regions.inside(region)
+            pixels += round(width * height * (1.0 if inside is None else float(inside.float().mean())))
+        return {"regions": len(regions), "pixels": pixels, "clicks": None, "minutes": None}
+
+    def tell(self, news: News) -> None:  # noqa: B027 - most oracles have nobody to tell
+        """Hear what the run is doing, for oracles that show it to people."""
+
+    def close(self) -> None:  # noqa: B027 - most oracles hold nothing
+        """Let go of what :meth:`open` has taken; called when the run ends, however it ends."""
 
 
 class MaskOracle(Oracle):
     """Reveals the hidden masks of a set, region by region.
 
-    Example:
+    Examples:
         >>> from ralseg.data import SegmentationData
         >>> data = SegmentationData()
         >>> data.setup()

@@ -145,7 +145,7 @@ class ClosedFormSegmenter(Segmenter):
         grid_stride: Learn from and score every n-th row and column of pixels; ``label_stride`` of other segmenters.
         options: Options of every :class:`Segmenter`.
 
-    Example:
+    Examples:
         >>> net = ClosedFormSegmenter(("road", "sky"), encoder="tu-test_resnet", encoder_weights="none", components=8)
         >>> image = torch.randint(256, (1, 3, 64, 96), dtype=torch.uint8)
         >>> net.features.fit(image)

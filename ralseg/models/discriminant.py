@@ -31,7 +31,7 @@ class Head(NamedTuple):
 class Moments:
     """What discriminant analysis must know of the labelled pixels: their number, sum and products, class by class.
 
-    Example:
+    Examples:
         >>> moments = Moments.empty(num_classes=2, num_features=1)
         >>> moments.add(torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1]))
         >>> moments.counts.tolist(), moments.means().flatten().tolist()
@@ -109,7 +109,7 @@ def solve(means: Tensor, factor: Tensor, priors: Tensor) -> Head:
 def fit(moments: Moments, shrinkage: float, prior_power: float) -> Head:
     """The classifier that the labelled pixels make, as scikit-learn's ``LinearDiscriminantAnalysis`` does by "lsqr".
 
-    Example:
+    Examples:
         >>> moments = Moments.empty(2, 1)
         >>> moments.add(torch.tensor([[-1.1], [-0.9], [0.9], [1.1]]), torch.tensor([0, 0, 1, 1]))
         >>> head = fit(moments, shrinkage=0.0, prior_power=1.0)

@@ -14,7 +14,7 @@ class RemembersArguments:
 
     A class of its own, because parsers take the arguments of a class that defines ``__new__`` from there.
 
-    Example:
+    Examples:
         >>> class Net(RemembersArguments):
         ...     def __init__(self, width=3, **options):
         ...         pass

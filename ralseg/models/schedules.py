@@ -23,7 +23,7 @@ def make_schedule(make: LRSchedulerCallable, optimizer: Optimizer, trainer: pl.T
         optimizer: The optimizer.
         trainer: Runs the training.
 
-    Example:
+    Examples:
         >>> import torch
         >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
         >>> trainer = pl.Trainer(max_epochs=-1, max_steps=90, logger=False, enable_checkpointing=False)
@@ -52,7 +52,7 @@ def run_length(trainer: pl.Trainer) -> int:
 def length_of(schedule: Any) -> int | None:
     """Iterations that a schedule is planned for; None where it has no end.
 
-    Example:
+    Examples:
         >>> import torch
         >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
         >>> length_of(lr_scheduler.CosineAnnealingLR(optimizer, 60))

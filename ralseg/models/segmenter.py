@@ -46,7 +46,7 @@ def masked_cross_entropy(logits: Tensor, mask: Tensor, weight: Tensor | None = N
         mask: [B, H, W] class indices, 255 = not labelled.
         weight: [C] or None.
 
-    Example:
+    Examples:
         >>> logits = torch.zeros(1, 2, 1, 2)
         >>> float(masked_cross_entropy(logits, torch.full((1, 1, 2), 255)))
         0.0
@@ -100,7 +100,7 @@ class Segmenter(RemembersArguments, pl.LightningModule):
         scheduler: Learning-rate schedule, stepped after each training step. A length that is left out (``total_steps``
             of OneCycleLR, say) is the run's.
 
-    Example:
+    Examples:
         >>> class PixelColours(Segmenter):
         ...     def __init__(self, class_names: tuple[str, ...], **options):
         ...         super().__init__(class_names, **options)

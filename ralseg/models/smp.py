@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import segmentation_models_pytorch as smp
 import torch
@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from ralseg.data.datamodule import SegmentationData
 from ralseg.errors import ConfigError
+from ralseg.labels.layout import Regions, Windows
 from ralseg.models import encoders
 from ralseg.models.feature_cache import FeatureCache, KeptFeatures
 from ralseg.models.pixel_check import check_pixels
@@ -59,6 +60,24 @@ def _upsampling_matrix(small: int, padded: int, kept: int, stride: int) -> Tenso
     return matrix.float()
 
 
+class _Look(NamedTuple):
+    """How values in windows of a line follow from the few coarse points near each."""
+
+    points: Tensor  # [r, n] the coarse points
+    weights: Tensor  # [r, length, n] what each counts
+
+    @staticmethod
+    def of(matrix: Tensor, starts: Tensor, length: int) -> "_Look":
+        """Rows of an interpolation matrix [fine, coarse] from each start on: [r] starts."""
+        fine = torch.arange(length, device=starts.device)
+        weights = matrix[(starts[:, None] + fine).clamp(max=len(matrix) - 1)]
+        is_near = (weights != 0).any(1).int()
+        first, last = is_near.argmax(1), matrix.shape[1] - 1 - is_near.flip(1).argmax(1)
+        count = int((last - first).max()) + 1
+        points = first.clamp(max=matrix.shape[1] - count)[:, None] + torch.arange(count, device=starts.device)
+        return _Look(points, weights.gather(2, points[:, None].expand(-1, length, -1)))
+
+
 class SmpPrediction(Prediction):
     """A prediction that keeps the decoder's last map: dropout samples repeat only what comes after it.
 
@@ -87,14 +106,40 @@ class SmpPrediction(Prediction):
 
     def sampled(self, samples: int, seeds: Seeds) -> Iterator[Tensor]:
         """Logits under random dropout of whole channels of the decoder's last map."""
+        for mask in self._masks(samples, seeds)[..., None, None]:
+            yield self._finished(self.segmenter, self.image, self._decoded * mask)
+
+    def sampled_at(
+        self, regions: Regions, rows: Tensor, numbers: Tensor, samples: int, seeds: Seeds
+    ) -> Iterator[Tensor]:
+        """What :meth:`sampled` gives, at regions; each [r, C, h, w].
+
+        A last layer of 1 x 1 weighs channels, upsampling mixes pixels, dropout scales channels: each is linear, and
+        their order does not matter. So the decoder's map is upsampled once, and only where regions are. A mask then
+        costs one product with the weights of the channels that it keeps.
+        """
+        head = self.segmenter.net.segmentation_head[0]
+        masks = self._masks(samples, seeds)
+        if head.kernel_size != (1, 1):
+            yield from super().sampled_at(regions, rows, numbers, samples, seeds)
+            return
+        windows = regions.windows((self.logits.shape[-2], self.logits.shape[-1]), numbers)
+        height, width = self.image.shape[-2:]
+        channels = self.segmenter.upsample_at(self._decoded, rows, windows, (height, width)).flatten(1, 2).mT
+        outside = None if windows.inside is None else ~windows.inside[:, None]
+        for mask in masks[:, rows]:  # [r, D]
+            logits = torch.baddbmm(head.bias[:, None], head.weight[:, :, 0, 0] * mask[:, None], channels)
+            logits = logits.unflatten(2, windows.size)
+            yield logits if outside is None else logits.masked_fill_(outside, 0)
+
+    def _masks(self, samples: int, seeds: Seeds) -> Tensor:
+        """What each channel is multiplied with: [samples, b, D]."""
         drop = self.segmenter.dropout
         if not 0 < drop < 1:
             raise ConfigError(f"BALD samples the decoder's dropout, but model.dropout is {drop}")
         channels = self._decoded.shape[1]
         drawn = [torch.rand(samples, channels, generator=torch.Generator().manual_seed(seed)) for seed in seeds.images]
-        for kept in (torch.stack(drawn, 1) >= drop)[..., None, None]:
-            thinned = self._decoded * (kept / (1 - drop)).to(self._decoded)
-            yield self._finished(self.segmenter, self.image, thinned)
+        return ((torch.stack(drawn, 1) >= drop) / (1 - drop)).to(self._decoded)
 
 
 class SmpSegmenter(Segmenter):
@@ -116,7 +161,7 @@ class SmpSegmenter(Segmenter):
         feature_cache_gb: How many GB of features are kept in RAM; the rest goes to disk.
         options: Options of every :class:`Segmenter`.
 
-    Example:
+    Examples:
         >>> net = SmpSegmenter(("road", "sky"), arch="UPerNet", encoder="tu-test_resnet", encoder_weights="none")
         >>> net.eval()(torch.zeros(1, 3, 64, 96, dtype=torch.uint8)).shape
         torch.Size([1, 2, 64, 96])
@@ -272,6 +317,25 @@ class SmpSegmenter(Segmenter):
         columns = _upsampling_matrix(small_width, factor * small_width, width, stride).to(coarse)
         return rows @ coarse @ columns.T
 
+    def upsample_at(self, maps: Tensor, rows: Tensor, windows: Windows, size: tuple[int, int]) -> Tensor:
+        """As :meth:`upsample` at ``label_stride``, in windows alone: [b, D, ?, ?] -> [r, h, w, D].
+
+        Args:
+            maps: Maps of the decoder's size.
+            rows: [r] the map that each window is of.
+            windows: Where.
+            size: Height and width of the images.
+        """
+        looks = []
+        for axis, (kept, length) in enumerate(zip(size, windows.size, strict=True)):
+            small = maps.shape[2 + axis]
+            matrix = _upsampling_matrix(small, self.upsampling * small, kept, self.label_stride).to(maps)
+            looks.append(_Look.of(matrix, windows.corners[:, axis], length))
+        down, across = looks
+        near = maps.movedim(1, -1)[rows[:, None, None], down.points[:, :, None], across.points[:, None]]
+        rows_done: Tensor = (down.weights @ near.flatten(2)).unflatten(2, near.shape[2:])
+        return across.weights[:, None] @ rows_done
+
     def forward(self, image: Tensor) -> Tensor:
         """Logits of every pixel: [B, 3, H, W] uint8 -> [B, C, H, W]."""
         decoded = self.decode(self.encode(image))
@@ -356,7 +420,7 @@ class FPNSegmenter(SmpSegmenter):
         feature_cache_gb: How many GB of features are kept in RAM; the rest goes to disk.
         options: Options of every :class:`Segmenter`.
 
-    Example:
+    Examples:
         >>> net = FPNSegmenter(("road", "sky"), encoder="tu-test_resnet", encoder_weights="none")
         >>> net.eval()(torch.zeros(1, 3, 50, 70, dtype=torch.uint8)).shape
         torch.Size([1, 2, 50, 70])

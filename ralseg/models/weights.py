@@ -16,7 +16,7 @@ class WeightsMisfit(ConfigError):
 def misfit(saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     """What differs between the weights of a checkpoint and those of a network, the first few of each kind.
 
-    Example:
+    Examples:
         >>> import torch
         >>> print(misfit({"a": torch.zeros(2), "c": torch.zeros(1)}, {"a": torch.zeros(3), "b": torch.zeros(1)}))
         the checkpoint's weights do not fit this network: 1 of another shape (a: [2] in the checkpoint, [3] here), 1
@@ -61,7 +61,7 @@ def canvas_difference(about: Mapping[str, Any], here: Canvas | None) -> str | No
 def in_words(canvas: Canvas) -> str:
     """A canvas as a person would say it.
 
-    Example:
+    Examples:
         >>> in_words(Canvas((128, 192))), in_words(Canvas())
         ('of 128x192 pixels (resize: pad)', 'of their own size')
     """

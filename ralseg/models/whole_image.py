@@ -150,7 +150,7 @@ def tiles(height: int, width: int, tile: int = TILE, overlap: int = OVERLAP) -> 
         tile: Side of a tile; images of up to two tiles' area are one piece, and so is every image with 0.
         overlap: Context at each inner side.
 
-    Example:
+    Examples:
         >>> [(rows.kept_to, columns.kept_to) for rows, columns in tiles(1024, 2048)]
         [(1024, 2048)]
         >>> len(list(tiles(3000, 4000)))

@@ -151,7 +151,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 def differences(saved: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """What differs between the plain values of a checkpoint and those of an object, by their innermost names.
 
-    Example:
+    Examples:
         >>> differences({"net": {"width": 64}}, {"net": {"width": 32}})
         ['width: 64 in the checkpoint, 32 here']
     """

@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ def write_atomically(
             before()
         Path(temporary).replace(path)
         if durable:
-            _flush_folder(path.parent)
+            flush_folder(path.parent)
     except BaseException as error:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
@@ -59,7 +59,7 @@ def write_atomically(
         raise
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Make a renaming outlive a power cut, where the file system can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
@@ -78,6 +78,17 @@ def _why_not_written(path: Path, size: int, error: OSError) -> str:
     return text
 
 
+def inside(name: str) -> PurePosixPath:
+    """A relative path for any name: below whatever folder it is put, it never leads outside.
+
+    Examples:
+        >>> str(inside("../../etc/passwd")), str(inside("/a/./b.png"))
+        ('__/__/etc/passwd', 'a/b.png')
+    """
+    parts = ["__" if part == ".." else part.replace("\0", "_") for part in PurePosixPath(name).parts]
+    return PurePosixPath(*[part for part in parts if part.strip("/")] or ["_"])
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete what killed processes left half-written in ``folder``; nobody else may be writing there."""
     for path in folder.glob(f".*{_SUFFIX}"):
@@ -93,11 +104,19 @@ def read_json(path: Path) -> Any:
         return None
 
 
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    """A PNG of pixels [height, width] or [height, width, 3].
+
+    Compressed lightly: a photograph takes a third of the time, and a twentieth more room.
+    """
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
 def write_png(path: Path, pixels: NDArray[np.uint8]) -> None:
     """Write pixels [height, width] or [height, width, 3] as a PNG, atomically."""
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    write_atomically(path, buffer.getbuffer())
+    write_atomically(path, encode_png(pixels))
 
 
 def file_hash(path: str | Path) -> str:

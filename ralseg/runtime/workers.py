@@ -79,7 +79,7 @@ def _reduced(tensor: Any) -> Any:
 def dumps(value: Any) -> bytes:
     """A value as bytes, its tensors to the last bit.
 
-    Example:
+    Examples:
         >>> import torch
         >>> loads(dumps({"weights": torch.ones(2)}))
         {'weights': tensor([1., 1.])}
@@ -249,7 +249,7 @@ class WorkerPool:
         options: Of a :class:`RayCluster`; a local pool has none.
         keys: What the configuration calls engine and options, for messages.
 
-    Example:
+    Examples:
         >>> pool = WorkerPool(1, lambda: abs)
         >>> [pool.result(job) for job in (pool.submit(-3), pool.submit(4))]
         [3, 4]

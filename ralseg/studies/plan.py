@@ -20,6 +20,8 @@ Acquire = Callable[[dict[str, Any]], object]
 """Runs `ralseg acquire` with the values of a configuration, and leaves ``result.json`` in its folder."""
 RESULT = "result.json"
 CELL = "cell.json"
+PEOPLE = ("crops", "none", "page", "label_studio")
+"""Oracles that ask people."""
 _WEIGHTS = "trainer.acquisition.initial_weights"
 _OWN = ("policy", "seed_everything", "ckpt", "trainer.default_root_dir")  # what a cell is, and where
 
@@ -47,7 +49,7 @@ class Study:
         engine_options: Options of the engine, ``{slurm_partition: gpu, timeout_min: 600}``.
         retries: How often a cell that failed is tried again; it goes on where it was.
 
-    Example:
+    Examples:
         >>> study = Study(methods={"uniform": "uniform", "ours": ["a.ckpt", "b.ckpt"]}, seeds=[10, 11, 12])
         >>> [study.policy("ours", seed) for seed in study.seeds]
         ['a.ckpt', 'b.ckpt', 'a.ckpt']
@@ -198,7 +200,7 @@ def make_cells(config: Study) -> list[Cell]:
             options |= config.options | config.method_options.get(method, {})
             oracle = options.get("oracle", content.get("oracle"))
             named = str(oracle.get("class_path") if isinstance(oracle, dict) else oracle)
-            if named in ("crops", "none"):
+            if named in PEOPLE or named.startswith("ralseg.annotation."):
                 raise ConfigError(
                     f"acquire.oracle={named}: people would have to label for every method and seed; a study reveals "
                     "masks that are there: options: {oracle: masks}"

@@ -18,7 +18,18 @@ from ralseg.engine.selection import draw_boxes
 from ralseg.runtime.files import write_atomically
 from ralseg.studies import figures
 from ralseg.studies.statistics import FEWEST_FOR_BOOTSTRAP, Difference
-from ralseg.studies.tables import Table, Verdict, as_json, class_table, compare, costs, frequencies
+from ralseg.studies.tables import (
+    COSTS,
+    Table,
+    Verdict,
+    as_json,
+    class_table,
+    compare,
+    costs,
+    frequencies,
+    label_costs,
+    stale,
+)
 from ralseg.studies.verdicts import caveat, in_words, settled
 
 PAGE = "report.html"
@@ -87,12 +98,15 @@ def make_report(
         classes=class_table(results, table),
         frequencies=shares,
         costs=costs(results, table),
+        label_costs=label_costs(results, table),
+        stale=stale(results),
         figures={key: embedded(folder / f"{name}.svg") for key, name in drawn.items() if name},
         panels=_panels(table, data, selections or {}),
         learning_curve=embedded(learning_curve) if learning_curve and learning_curve.is_file() else None,
         unbroken=lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
         best=lambda row: max((v for v in row.values() if not math.isnan(v)), default=math.nan),
         score=lambda value: "-" if math.isnan(value) else f"{value:.2f}",
+        amount=lambda value: "-" if math.isnan(value) else f"{value:.1f}".removesuffix(".0"),
         number=lambda value: "-" if math.isnan(value) else f"{value:.0f}",
         percent=lambda value: "-" if math.isnan(value) else f"{value:.0f} %",
     )
@@ -192,7 +206,8 @@ def results_csv(results: list[dict[str, Any]]) -> str:
     """Every seed, every budget."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["method", "seed", "budget", "test_miou", "reward_miou", "iterations", "class_entropy"])
+    columns = ["method", "seed", "budget", "test_miou", "reward_miou", "iterations", "class_entropy", *COSTS[1:]]
+    writer.writerow(columns)
     for result in sorted(results, key=lambda r: (r["method"], r["seed"])):
         for budget, scores in result["budgets"].items():
             values = (100 * scores["test_set/miou"], 100 * scores["reward_set/miou"])
@@ -205,6 +220,7 @@ def results_csv(results: list[dict[str, Any]]) -> str:
                     *(f"{v:.4f}" for v in values),
                     scores["iterations"],
                     f"{entropy:.4f}",
+                    *((scores.get("cost") or {}).get(key) for key in COSTS[1:]),
                 ]
             )
     return text.getvalue()

@@ -11,6 +11,7 @@ from ralseg.errors import DataError
 from ralseg.studies.statistics import Difference, Saving, area, labels_saved, paired_difference
 
 SCORE = "test_set/miou"
+COSTS = ("regions", "pixels", "clicks", "minutes")
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,33 @@ def frequencies(results: list[dict[str, Any]], table: Table) -> dict[str, Any]:
             "entropy": float(np.mean([c["selected_entropy"] for c in cells])),
         }
     return found
+
+
+def label_costs(results: list[dict[str, Any]], table: Table) -> list[dict[str, Any]]:
+    """What labels cost people at each budget, by method: means over seeds; NaN where somebody does not know."""
+    rows = []
+    for method in table.methods:
+        cells = [r for r in results if r["method"] == method and r["seed"] in table.seeds]
+        for budget in table.budgets:
+            found = [r["budgets"][str(budget)].get("cost") or {} for r in cells]
+            means = {key: _mean([cost.get(key) for cost in found]) for key in COSTS}
+            rows.append({"method": method, "budget": budget, **means})
+    return rows
+
+
+def _mean(values: list[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else math.nan
+
+
+def stale(results: list[dict[str, Any]]) -> list[str]:
+    """Scores that were made with labels which have been corrected since: method, seed and budget."""
+    return [
+        f"{result['method']}/seed{result['seed']} at {budget}"
+        for result in results
+        for budget, scores in result["budgets"].items()
+        if "stale" in scores
+    ]
 
 
 def costs(results: list[dict[str, Any]], table: Table) -> list[dict[str, Any]]:

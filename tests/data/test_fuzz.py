@@ -18,6 +18,7 @@ from ralseg.data.readers import read_image, read_index_mask
 from ralseg.data.splits import load_splits
 from ralseg.errors import DataError
 from ralseg.runtime.checkpoints import DurableCheckpointIO, read_checkpoint
+from support.damage import damaged, damages
 from support.data import make_folder
 
 bounded = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -33,26 +34,6 @@ def encoded(kind):
 
 
 FILES = {kind: encoded(kind) for kind in ("PNG", "JPEG", "TIFF", "WEBP", "BMP")}
-damages = st.lists(
-    st.tuples(st.sampled_from(["flip", "cut", "insert", "swap"]), st.floats(0, 1), st.binary(min_size=1, max_size=8)),
-    min_size=1,
-    max_size=4,
-)
-
-
-def damaged(content: bytes, steps) -> bytes:
-    data = bytearray(content)
-    for how, where, extra in steps:
-        place = int(where * max(len(data) - 1, 0))
-        if how == "flip" and data:
-            data[place] ^= extra[0] or 1
-        elif how == "cut":
-            del data[place : place + 40 * len(extra)]
-        elif how == "insert":
-            data[place:place] = extra
-        else:
-            data[place : place + len(extra)] = extra
-    return bytes(data)
 
 
 @bounded

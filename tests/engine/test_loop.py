@@ -17,7 +17,7 @@ from ralseg.errors import ConfigError, RalsegError
 from ralseg.labels import GridLayout
 from ralseg.runtime.checkpoints import read_checkpoint
 from support.data import small_data
-from support.games import acquire, assert_same, blocks, dqn, everything, game, play, segmenter
+from support.games import Photograph, acquire, assert_same, blocks, dqn, everything, game, play, segmenter
 
 SUMMARY = {"features": "summary", "use_gate": False, "use_state": False, "norm": "none"}
 
@@ -32,7 +32,7 @@ def test_lightning_still_has_what_the_loop_overrides():
 
 
 def test_a_game_from_start_to_end(tmp_path):
-    trainer = play(tmp_path, game())
+    trainer = play(tmp_path, game(), draws=True)
     history = trainer.fit_loop.session.history
     assert [r["kind"] for r in history].count("train") == 4
     assert trainer.current_epoch == len(history) * 3
@@ -98,11 +98,10 @@ AGENTS = {
 @pytest.mark.parametrize("kind", AGENTS)
 def test_a_run_that_was_cut_off_ends_like_one_that_was_not(tmp_path, kind):
     changes, agent = AGENTS[kind]
-    rules = game(**changes)
-    whole = play(tmp_path / "whole", rules, agent(), checkpoint_every=1)
+    rules, stops = game(validation_plays=1, **changes), (7, 13, 20)
+    whole = play(tmp_path / "whole", rules, agent(), checkpoint_every=1, callbacks=[Photograph(*stops)])
     expected = everything(whole)
-    for stop in (7, 13, 20):
-        play(tmp_path / f"cut {stop}", rules, agent(), max_epochs=stop, checkpoint_every=1)
+    for stop in stops:
         resumed = play(tmp_path / f"cut {stop}", rules, agent(), ckpt="last", checkpoint_every=1)
         assert whole.current_epoch == resumed.current_epoch > stop
         assert_same(expected, everything(resumed), f"cut at {stop}")

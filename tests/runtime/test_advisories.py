@@ -25,6 +25,7 @@ FIXED_IN = [
     ("pillow", "12.1.1", "CVE-2026-25990: PSD, write out of bounds"),
     ("pillow", "12.2.0", "CVE-2026-40192: FITS bomb"),
     ("pillow", "12.3.0", "CVE-2026-59199 and others: heap writes"),
+    ("starlette", "0.49.1", "CVE-2025-62727: a Range header that keeps the server busy"),
     ("jinja2", "3.1.6", "CVE-2025-27516: escape from the sandbox"),
 ]
 

@@ -1,5 +1,6 @@
 """A shortened form of ``kills.py``: real processes, really killed."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,12 +12,34 @@ pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parents[1] / "support" / "kills.py"
 
 
-def kill(*arguments):
+@pytest.fixture(scope="module")
+def kill(tmp_path_factory):
+    """Run trials by one process for all tests of this file, which imports torch and makes MLflow's store once."""
     environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
-    command = [sys.executable, SCRIPT, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
-    return done.stdout
+    log = (tmp_path_factory.mktemp("kills") / "stderr.txt").open("w+")
+    command = [sys.executable, SCRIPT, "serve"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "text": True}
+    server = subprocess.Popen(command, env=environment, **pipes)
+
+    def asked(*arguments):
+        server.stdin.write(json.dumps(arguments) + "\n")
+        server.stdin.flush()
+        lines = list(iter_until(server.stdout, "trials that went wrong:"))
+        log.seek(0)
+        assert lines[-1:] == ["trials that went wrong: 0\n"], "".join(lines)[-6000:] + log.read()[-3000:]
+        return "".join(lines)
+
+    yield asked
+    server.stdin.close()
+    server.wait(30)
+
+
+def iter_until(lines, last):
+    """Lines up to the one that begins with ``last``, or to the end."""
+    for line in lines:
+        yield line
+        if line.startswith(last):
+            return
 
 
 FAULTS = [
@@ -28,13 +51,13 @@ FAULTS = [
 ]
 
 
-def test_a_game_that_is_killed_or_stopped_ends_like_one_that_was_not():
+def test_a_game_that_is_killed_or_stopped_ends_like_one_that_was_not(kill):
     faults = [argument for fault in FAULTS for argument in ("--fault", fault)]
     said = kill("fit", "--signal", "KILL", "--signal", "TERM", *faults)
     assert said.count("the same") == 2 + len(FAULTS)
 
 
-def test_a_game_whose_steps_are_played_by_actors_ends_like_one_that_was_not_killed():
+def test_a_game_whose_steps_are_played_by_actors_ends_like_one_that_was_not_killed(kill):
     fault = "ralseg.engine.fit_session.FitSession.take_step:14"  # played, but not yet taken
     said = kill("fit-actors", "--signal", "TERM", "--seed", "1", "--fault", fault)
     assert said.count("the same") == 2
@@ -47,21 +70,34 @@ def test_a_game_whose_steps_are_played_by_actors_ends_like_one_that_was_not_kill
         ("credit", "ralseg.agents.credit_regression.CreditRegression.remember:8"),  # amid the second group
     ],
 )
-def test_a_group_of_games_that_is_killed_ends_like_one_that_was_not(agent, fault):
+def test_a_group_of_games_that_is_killed_ends_like_one_that_was_not(kill, agent, fault):
     assert kill(f"fit-{agent}", "--signal", "KILL", "--fault", fault).count("the same") == 2
 
 
 @pytest.mark.parametrize(("command", "name"), [("acquire", "INT"), ("pretrain", "TERM")])
-def test_a_run_that_is_killed_or_stopped_ends_like_one_that_was_not(command, name):
+def test_a_run_that_is_killed_or_stopped_ends_like_one_that_was_not(kill, command, name):
     said = kill(command, "--signal", "KILL", "--signal", name, "--seed", "4")
     assert said.count("the same") == 2
 
 
-def test_a_closed_form_acquisition_that_is_killed_ends_like_one_that_was_not():
+def test_a_closed_form_acquisition_that_is_killed_ends_like_one_that_was_not(kill):
     fault = "ralseg.models.closed_form.ClosedFormSegmenter.refit:9"  # counted, but not yet fitted
     assert kill("acquire-closed", "--signal", "KILL", "--fault", fault).count("the same") == 2
 
 
-def test_a_study_that_is_killed_ends_like_one_that_was_not():
+PEOPLE = [
+    "ralseg.annotation.request.Request.write:2",  # chosen, but nobody asked yet
+    "ralseg.annotation.journal.Journal.append:9",  # a mask written, but not yet noted
+    "ralseg.annotation.answers.Answers.take:3",  # all answered, but not yet taken
+    "ralseg.labels.ledger.RegionLedger.add:3",  # taken, but not yet learned from
+]
+
+
+def test_an_acquisition_that_asks_people_and_is_killed_ends_like_one_that_was_not(kill):
+    faults = [argument for fault in PEOPLE for argument in ("--fault", fault)]
+    assert kill("acquire-people", "--signal", "KILL", *faults).count("the same") == 1 + len(PEOPLE)
+
+
+def test_a_study_that_is_killed_ends_like_one_that_was_not(kill):
     """Its cells are acquisitions, which the tests above kill; `make kills` kills studies of closed forms, too."""
     assert kill("compare", "--seed", "2").count("the same") == 1

@@ -209,6 +209,33 @@ def test_the_report_says_what_the_numbers_say(tmp_path):
     assert len(class_table(results, table)) == 2
 
 
+def test_the_report_shows_what_labels_cost_as_far_as_it_is_known(tmp_path):
+    results = fake_results(["uniform", "people"], [0, 1])
+    for result in results:
+        for budget, scores in result["budgets"].items():
+            cost = {"regions": int(budget), "pixels": 64 * int(budget), "clicks": None, "minutes": None}
+            if result["method"] == "people":
+                cost |= {"clicks": 3 * int(budget), "minutes": int(budget) / 8}
+            scores["cost"] = cost
+    results[1]["budgets"]["200"]["stale"] = [3, 7]
+    text = make_report(results, ["uniform", "people"], tmp_path, "costs")[0].read_text()
+    assert "<tr><td>uniform</td><td>300</td><td>300</td><td>19200</td><td>-</td><td>-</td></tr>" in text
+    assert "<tr><td>people</td><td>300</td><td>300</td><td>19200</td><td>900</td><td>37.5</td></tr>" in text
+    assert "Made with labels that were corrected since: people/seed0 at 200." in text
+    rows = (tmp_path / "results.csv").read_text().splitlines()
+    assert rows[0].endswith(",class_entropy,pixels,clicks,minutes")
+    assert rows[1].endswith(",6400,300,12.5")
+    assert rows[-1].endswith(",19200,,")
+
+
+def test_results_of_earlier_versions_have_no_costs(tmp_path):
+    text = make_report(fake_results(["uniform", "entropy"], [0]), ["uniform", "entropy"], tmp_path, "old")[
+        0
+    ].read_text()
+    assert "<tr><td>uniform</td><td>100</td><td>-</td><td>-</td><td>-</td><td>-</td></tr>" in text
+    assert "corrected since" not in text
+
+
 def test_seeds_without_all_methods_are_left_out(tmp_path):
     results = fake_results(["uniform", "learned"], range(3))
     assert Table.of(results[:-1], ["uniform", "learned"]).seeds == [0, 1]

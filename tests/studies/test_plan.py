@@ -97,3 +97,9 @@ def test_an_oracle_may_be_a_class_with_arguments(study_folder):
         assert one_cell(options={"oracle": {"class_path": "ralseg.MaskOracle"}}).options["oracle"]
         with pytest.raises(ConfigError, match=r"options\.oracle evil\.Mine: not imported"):
             one_cell(options={"oracle": {"class_path": "evil.Mine"}})
+
+
+@pytest.mark.parametrize("oracle", ["crops", "page", "label_studio", {"class_path": "ralseg.annotation.CropOracle"}])
+def test_a_study_asks_no_people(study_folder, oracle):
+    with pytest.raises(ConfigError, match="people would have to label for every method and seed"):
+        one_cell(options={"oracle": oracle})

@@ -1,13 +1,15 @@
 """Small games: 36 regions in 6 images, played in seconds."""
 
 import csv
+import shutil
 from pathlib import Path
 
 import lightning.pytorch as pl
+import pytest
 import torch
 
 from ralseg.agents import DQN, Agent, PairedBlocks
-from ralseg.engine import AcquireTrainer, AcquisitionConfig, FinalTraining, FitTrainer, Game
+from ralseg.engine import AcquireTrainer, AcquisitionConfig, FinalTraining, FitTrainer, Game, learning_curves
 from ralseg.engine.modules import FitModule
 from ralseg.models import FPNSegmenter
 from support.data import small_data
@@ -28,6 +30,21 @@ class Kill(pl.Callback):
     def on_train_epoch_start(self, trainer, module):
         if trainer.current_epoch == self.epoch:
             raise Killed
+
+
+class Photograph(pl.Callback):
+    """Copies the run's folder in the middle of steps: what there would be if the process were killed just then.
+
+    One run shows all moments, and need not be played once more for each of them.
+    """
+
+    def __init__(self, *epochs: int) -> None:
+        self.epochs = epochs
+
+    def on_train_epoch_start(self, trainer, module):
+        if trainer.current_epoch in self.epochs:
+            folder = Path(trainer.default_root_dir)
+            shutil.copytree(folder, folder.with_name(f"cut {trainer.current_epoch}"))
 
 
 def game(**changes) -> Game:
@@ -69,11 +86,19 @@ def blocks(**changes) -> PairedBlocks:
     return PairedBlocks(**({"block": ["entropy", "policy"], "batch_size": 8} | changes))
 
 
-def play(folder, rules, agent: Agent | None = None, ckpt=None, data=None, model=None, **options) -> FitTrainer:
-    """Run a whole game and return its trainer; the session is ``trainer.fit_loop.session``."""
+def play(
+    folder, rules, agent: Agent | None = None, ckpt=None, data=None, model=None, draws=False, **options
+) -> FitTrainer:
+    """Run a whole game and return its trainer; the session is ``trainer.fit_loop.session``.
+
+    The learning curve, a fifth of the time, is only drawn where a test looks at it.
+    """
     trainer = FitTrainer(rules, default_root_dir=str(folder), **(QUIET | options))
     data = data or small_data(flip=True)
-    trainer.fit(model or segmenter(), datamodule=data, agent=agent or dqn(), ckpt=ckpt)
+    with pytest.MonkeyPatch.context() as patch:
+        if not draws:
+            patch.setattr(learning_curves, "draw_learning_curve", lambda *drawn: None)
+        trainer.fit(model or segmenter(), datamodule=data, agent=agent or dqn(), ckpt=ckpt)
     return trainer
 
 

@@ -3,9 +3,10 @@
     python tests/support/kills.py fit --trials 20        # SIGKILL at random moments, some trials twice
     python tests/support/kills.py acquire --signal TERM  # SIGTERM: must save and leave with 143 within 10 s
     python tests/support/kills.py fit --fault ralseg.agents.replay.ReplayBuffer.add:5  # at its fifth call
+    python tests/support/kills.py serve                  # one such line of arguments after another, from stdin
 
 Children are forked from this process, which has everything imported: a trial costs its run, not its start.
-`tests/runtime/test_kills.py` runs a shortened form.
+`tests/runtime/test_kills.py` runs a shortened form, all of it by one process that serves.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.append(str(Path(__file__).parents[1]))  # for support.people
 
 import torch
 
@@ -75,6 +77,8 @@ GROUPS = {
 """Agents that learn from groups of games."""
 ALONE = CONFIGS["fit-actors"].partition("agent:")[0].replace("actors: 1, ", "")
 CONFIGS |= {f"fit-{name}": f"{ALONE}agent: {{class_path: ralseg.{agent}}}\n" for name, agent in GROUPS.items()}
+TEAM = "{skips: 5, stops: true, corrects: true, min_answers: 2, reserves: 3}"
+CONFIGS["acquire-people"] = f"oracle: {{class_path: support.people.Team, init_args: {TEAM}}}\n" + CONFIGS["acquire"]
 CONFIGS["acquire-closed"] = CONFIGS["acquire"].partition("model:")[0] + CLOSED
 ARGUMENTS = {
     "pretrain": ["pretrain", "--config", "pretrain.yaml"],
@@ -82,9 +86,11 @@ ARGUMENTS = {
     "fit-actors": ["fit", "--config", "fit-actors.yaml"],
     "acquire": ["acquire", "--config", "acquire.yaml", "--policy", "entropy"],
     "acquire-closed": ["acquire", "--config", "acquire-closed.yaml", "--policy", "bald"],
+    "acquire-people": ["acquire", "--config", "acquire-people.yaml", "--policy", "class_balanced_entropy"],
     "compare": ["compare", "--config", "compare.yaml"],
     "compare-closed": ["compare", "--config", "compare-closed.yaml"],
 }
+ARGUMENTS["acquire-people"] += ["--allow_import", "support.people"]
 ARGUMENTS |= {f"fit-{name}": ["fit", "--config", f"fit-{name}.yaml"] for name in GROUPS}
 WITH_OTHERS = {"compare": "cells", "compare-closed": "cells", "fit-actors": "actors"}
 """Commands that start processes, which must end with them."""
@@ -191,7 +197,7 @@ def _plain(value: Any, folder: Path) -> Any:
         return {
             str(key).replace(str(folder), ""): _plain(inner, folder)
             for key, inner in value.items()
-            if key not in ("seconds", "command", "commit")
+            if key not in ("seconds", "command", "commit", "cost")  # what an answer cost is lost with who was killed
         }
     if isinstance(value, list | tuple):
         return [_plain(inner, folder) for inner in value]
@@ -312,16 +318,45 @@ def try_once(
     return bool(problems)
 
 
-if __name__ == "__main__":
+def arguments_of(line: list[str]) -> argparse.Namespace:
+    """What a person or a test asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=list(ARGUMENTS))
+    parser.add_argument("command", choices=[*ARGUMENTS, "serve"])
     parser.add_argument("--trials", type=int, default=1, help="of each signal")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--signal", choices=["KILL", "TERM", "INT"], action="append", default=[])
     parser.add_argument("--fault", action="append", default=[])
-    asked = parser.parse_args()
+    return parser.parse_args(line)
+
+
+def answer(asked: argparse.Namespace, place: Path) -> int:
+    """Run the trials that were asked for; the number of those that went wrong."""
     signals = asked.signal or ([] if asked.fault else ["KILL"])
-    with tempfile.TemporaryDirectory() as place:
-        inner = Path(place) / "runs"
-        failed = run_trials(asked.command, asked.trials, asked.seed, signals, asked.fault, inner)
-    sys.exit(bool(failed))
+    return run_trials(asked.command, asked.trials, asked.seed, signals, asked.fault, place / "runs")
+
+
+def serve(place: Path) -> None:
+    """Answer lines of arguments, JSON lists, until there are no more; after each, a line says how many went wrong.
+
+    This process runs nothing itself, so that it has no threads and each fork is as good as the first.
+    """
+    for line in sys.stdin:
+        try:
+            failed = answer(arguments_of(json.loads(line)), place)
+        except SystemExit as error:
+            print(error, flush=True)
+            failed = 1
+        print(f"{DONE} {failed}", flush=True)
+
+
+DONE = "trials that went wrong:"
+"""How the last line of an answer begins."""
+
+
+if __name__ == "__main__":
+    typed = arguments_of(sys.argv[1:])
+    with tempfile.TemporaryDirectory() as folder:
+        if typed.command == "serve":
+            serve(Path(folder))
+        else:
+            sys.exit(bool(answer(typed, Path(folder))))
