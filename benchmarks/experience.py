@@ -3,6 +3,7 @@
     python benchmarks/experience.py play --sets camvid,dubai --games 64    # games in single real sets
     python benchmarks/experience.py solve --runs runs/worlds --out w.ckpt  # the policy that a run's credit makes
     python benchmarks/experience.py rows                                   # what the matrix has in its rows
+    python benchmarks/experience.py lean --policy ralseg --entropy 4 --out w.ckpt   # a policy nearer to entropy
 
 Credit regression keeps sums over games (`gram`, `cross` in its checkpoints), and sums of several runs can be added. So
 the games of each set are played once, and every row (worlds and all sets but one; one set alone) is a ridge regression
@@ -23,7 +24,7 @@ import ralseg
 from benchmarks.matrix import SETS, read
 from ralseg.agents import CreditRegression, FeaturePolicy
 from ralseg.agents.feature_agent import set_weights
-from ralseg.agents.loading import save_policy
+from ralseg.agents.loading import load_policy_alone, policy_file, save_policy
 from ralseg.commands import quiet_console
 from ralseg.data import Mixture, SegmentationData, SplitSizes
 from ralseg.engine import Game
@@ -87,10 +88,23 @@ def solve(
     gram, cross = gram[:number, :number], cross[:number]  # contexts stand last
     set_weights(policy.net, torch.linalg.solve(gram + shrinkage * torch.eye(number).to(gram), cross))
     lean_on_entropy(policy, entropy)
+    write(policy, out)
+    return policy
+
+
+def lean(asked: argparse.Namespace) -> None:
+    """Write a policy that is nearer to choosing by entropy alone than the one it is made from."""
+    policy = load_policy_alone(policy_file(asked.policy))
+    assert isinstance(policy, FeaturePolicy)
+    lean_on_entropy(policy, asked.entropy)
+    write(policy, asked.out)
+
+
+def write(policy: FeaturePolicy, out: str) -> None:
+    """Write a policy file, as `fit` does."""
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     about = {"version": ralseg.__version__, "policy": policy.description()}
     save_policy({"ralseg": about, "state_dict": policy.state_dict()}, Path(out))
-    return policy
 
 
 @torch.no_grad()
@@ -111,13 +125,14 @@ def rows(asked: argparse.Namespace) -> None:
 def main() -> None:
     """Play, solve, or make all rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("do", choices=["play", "solve", "rows"])
+    parser.add_argument("do", choices=["play", "solve", "rows", "lean"])
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--games", type=int, default=64)
     parser.add_argument("--actors", type=int, default=2)
     parser.add_argument("--data", default=os.environ.get("RALSEG_DATA", "data"))
     parser.add_argument("--folder", default="runs/rows")
     parser.add_argument("--runs", default="runs/worlds", help="joined by +")
+    parser.add_argument("--policy", default="ralseg", help="that leans")
     parser.add_argument("--out", default="policy.ckpt")
     parser.add_argument("--shrinkage", type=float, default=10.0)
     parser.add_argument("--context", choices=["all", "none"], default="all")
@@ -130,6 +145,8 @@ def main() -> None:
         play(asked)
     elif asked.do == "rows":
         rows(asked)
+    elif asked.do == "lean":
+        lean(asked)
     else:
         solve(
             asked.runs.split("+"), asked.out, asked.shrinkage, asked.context == "all", asked.randomness, asked.entropy
