@@ -4,6 +4,7 @@
     python benchmarks/experience.py solve --runs runs/worlds --out w.ckpt  # the policy that a run's credit makes
     python benchmarks/experience.py rows                                   # what the matrix has in its rows
     python benchmarks/experience.py lean --policy ralseg --entropy 4 --out w.ckpt   # a policy nearer to entropy
+    python benchmarks/experience.py forecast --policies entropy,ralseg,w.ckpt       # how well they foresee credit
 
 Credit regression keeps sums over games (`gram`, `cross` in its checkpoints), and sums of several runs can be added. So
 the games of each set are played once, and every row (worlds and all sets but one; one set alone) is a ridge regression
@@ -14,7 +15,9 @@ played on.
 """
 
 import argparse
+import json
 import os
+import statistics
 from pathlib import Path
 
 import torch
@@ -22,6 +25,7 @@ from torch import Tensor
 
 import ralseg
 from benchmarks.matrix import SETS, read
+from ralseg.acquisition.named_features import GENERAL
 from ralseg.agents import CreditRegression, FeaturePolicy
 from ralseg.agents.feature_agent import set_weights
 from ralseg.agents.loading import load_policy_alone, policy_file, save_policy
@@ -114,6 +118,45 @@ def lean_on_entropy(policy: FeaturePolicy, share: float) -> None:
     weight[policy.names.index("entropy")] += share * weight.norm()
 
 
+def forecast(asked: argparse.Namespace) -> None:
+    """Print how well policies foresee the credit of each set's games: correlation within a step, in the mean."""
+    sets = asked.sets.split(",")
+    found = {name: sums(f"{asked.folder}/{name}") for name in sets}
+    steps = {name: count_steps(Path(asked.folder) / name) for name in sets}
+    print("| forecast of credit |", " | ".join(sets), "| mean | least |\n|---|" + "---|" * (len(sets) + 2))
+    for policy in asked.policies.split(","):
+        weights = linear_weights(policy)
+        cells = [correlation(weights, *found[name], steps[name]) for name in sets]
+        shown = [*cells, statistics.mean(cells), min(cells)]
+        print(f"| {policy} | {' | '.join(f'{cell:+.3f}' for cell in shown)} |")
+
+
+def count_steps(run: Path) -> int:
+    """Steps of training that a run has played."""
+    history = json.loads((run / "history.json").read_text())
+    return sum(len(record["miou"]) - 1 for record in history if record["kind"] == "train")
+
+
+def linear_weights(policy: str) -> Tensor:
+    """Weights of a policy without contexts, or of the heuristic `entropy`, in the order of the sums: [2 A]."""
+    if policy == "entropy":
+        weights = torch.zeros(2 * len(GENERAL), dtype=torch.float64)
+        weights[GENERAL.index("entropy")] = 1.0
+        return weights
+    found = load_policy_alone(policy_file(policy))
+    assert isinstance(found, FeaturePolicy)
+    assert found.names == GENERAL, f"{policy} has other features"
+    assert not found.context, f"{policy} has contexts"
+    return torch.cat([found.net.weight, found.net.drift]).detach().double()
+
+
+def correlation(weights: Tensor, gram: Tensor, cross: Tensor, steps: int) -> float:
+    """Of forecasts and credit, both z-scored in each step, over all steps."""
+    number = len(weights)
+    gram, cross = gram[:number, :number], cross[:number]  # contexts stand last
+    return float(weights @ cross / (weights @ gram @ weights * steps).sqrt())
+
+
 def rows(asked: argparse.Namespace) -> None:
     """The policies of the matrix: one set alone, and worlds with all sets but one."""
     for name in SETS:
@@ -125,7 +168,7 @@ def rows(asked: argparse.Namespace) -> None:
 def main() -> None:
     """Play, solve, or make all rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("do", choices=["play", "solve", "rows", "lean"])
+    parser.add_argument("do", choices=["play", "solve", "rows", "lean", "forecast"])
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--games", type=int, default=64)
     parser.add_argument("--actors", type=int, default=2)
@@ -133,6 +176,7 @@ def main() -> None:
     parser.add_argument("--folder", default="runs/rows")
     parser.add_argument("--runs", default="runs/worlds", help="joined by +")
     parser.add_argument("--policy", default="ralseg", help="that leans")
+    parser.add_argument("--policies", default="entropy,ralseg", help="that forecast")
     parser.add_argument("--out", default="policy.ckpt")
     parser.add_argument("--shrinkage", type=float, default=10.0)
     parser.add_argument("--context", choices=["all", "none"], default="all")
@@ -147,6 +191,8 @@ def main() -> None:
         rows(asked)
     elif asked.do == "lean":
         lean(asked)
+    elif asked.do == "forecast":
+        forecast(asked)
     else:
         solve(
             asked.runs.split("+"), asked.out, asked.shrinkage, asked.context == "all", asked.randomness, asked.entropy
