@@ -113,9 +113,16 @@ def write(policy: FeaturePolicy, out: str) -> None:
 
 @torch.no_grad()
 def lean_on_entropy(policy: FeaturePolicy, share: float) -> None:
-    """Add to the weight of entropy, as a share of the length of all weights."""
-    weight = policy.net.weight
-    weight[policy.names.index("entropy")] += share * weight.norm()
+    """Add to the weight of entropy, as a share of the length of all weights; then make them as long as they were.
+
+    Their length says nothing about what is chosen. It does about forecasts, which `fit` goes on from.
+    """
+    weight, drift = policy.net.weight, policy.net.drift
+    length = weight.norm()
+    weight[policy.names.index("entropy")] += share * length
+    shrunk = length / weight.norm()
+    weight *= shrunk
+    drift *= shrunk
 
 
 def forecast(asked: argparse.Namespace) -> None:

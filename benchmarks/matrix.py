@@ -11,6 +11,9 @@ a step (at most 24). The test set is read after two, five and ten steps with the
 init`, after five and ten, each with a final training. `--pixels` makes images smaller. Cells that are there are not
 played again; several processes share the work by `--part 0/2`, `--part 1/2`.
 
+Dubai's published test set is one place. `--sets dubai:tile1,dubai:tile2` tests on images whose names begin so, and
+labels those of all other places.
+
 Needs data sets in `--data` (RALSEG_DATA): camvid, and folders that `ralseg init` can read.
 """
 
@@ -49,8 +52,14 @@ THETA_0_ITERATIONS, FINAL_ITERATIONS, BATCH = 150, 150, 8
 
 
 def read(name: str, folder: Path) -> SegmentationDataset:
-    """A data set."""
-    return CamVid(str(folder / name)) if name == "camvid" else Folder(str(folder / name))
+    """A data set; behind a colon stands what the names of the images begin with that are tested on."""
+    name, _, tested = name.partition(":")
+    if name == "camvid":
+        return CamVid(str(folder / name))
+    dataset = Folder(str(folder / name))
+    if tested:
+        dataset.subsets = ["test" if Path(image).name.startswith(tested) else "train" for image in dataset.names]
+    return dataset
 
 
 def make_data(
@@ -61,11 +70,13 @@ def make_data(
     if name == "camvid":
         size, layout, resize = (128, 192), GridLayout(4, 6), "stretch"
     else:
-        sizes = [dataset.image_size(index) for index in range(len(dataset))]
-        frame = choose_frame(sizes, pixels)
+        frame = choose_frame([dataset.image_size(index) for index in range(len(dataset))], pixels)
         size, layout, resize = frame.size, GridLayout(frame.rows, frame.columns), "pad"
+    # nothing is chosen by the reward set
+    reward = {"reward": 1, "reward_from_train": True} if ":" in name else {}
+    sizes = ralseg.SplitSizes(state=1, train=known - 1, seed=seed, **reward)
     return SegmentationData(
-        dataset, ralseg.SplitSizes(state=1, train=known - 1, seed=seed), size=size, resize=resize, layout=layout,
+        dataset, sizes, size=size, resize=resize, layout=layout,
         fit_on=["state_set", "train_set"], batch_size=BATCH, eval_batch_size=128 if game == "closed" else 16,
         flip=game == "fpn", reward_images=20, seed=seed,
     )  # fmt: skip
