@@ -107,6 +107,21 @@ def print_study(title: str, rows: list[dict[str, str]], ours: str = OURS) -> Non
         print_bars(rows, table, verdicts)
 
 
+def print_summary(rows: list[dict[str, str]], ours: str) -> None:
+    """A study in one table: what each method scored, and what ours has over it; the worst first."""
+    table = as_table(rows)
+    print(f"\n## In short: {len(table.seeds)} seeds; test mean IoU, means over seeds\n")
+    header("method", *table.budgets, "area", f"{ours} less this, area", "fewer labels for its best score")
+    areas = {method: float(np.mean(table.areas(method))) for method in table.methods}
+    for method in sorted(table.methods, key=lambda method: areas[method]):
+        scores = (f"{score:.2f}" for score in (*table.test[method].mean(0), areas[method]))
+        gains = ["", ""]
+        if method != ours:
+            verdict = verdict_on(rows, method, ours)
+            gains = [shown(verdict.area), percent(verdict.savings[-1])]
+        line(method, *scores, *gains)
+
+
 def print_differences(verdict: Verdict) -> None:
     """Ours less a baseline: at each budget, in area, and in area on the reward set."""
     differences = [*verdict.at_budget.values(), verdict.area, verdict.reward_area]
@@ -264,6 +279,7 @@ if __name__ == "__main__":
     print_repeat("spread", "spread_first")
     for other, base in (("prior", "main"), ("spread_prior", "spread")):
         print_other(other, base)
+    print_summary(read("confirm"), PRIOR)
     print_study("confirm", read("confirm"), PRIOR)
     print_study("control", read("control"), PRIOR)
     print_controls("control")

@@ -10,7 +10,13 @@ import pytest
 pytestmark = pytest.mark.slow
 REPO = Path(__file__).parents[2]
 
-FIGURES = re.compile(r"± |\[[+-]?\d")
+SCORE = re.compile(r"\d\.\d\d")
+INTERVAL = re.compile(r"[+-]\d+\.\d\d \[[+-]\d+\.\d\d, [+-]\d+\.\d\d\]|\d+ % \[-?\d+, \d+\]")
+WIDEST = 100
+
+
+def page(name: str) -> str:
+    return (REPO / name).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -19,9 +25,27 @@ def printed() -> list[str]:
     return subprocess.run(run, cwd=REPO, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/study/README.md", "docs/study/earlier.md"])
-def test_tables_are_what_the_script_prints(page, printed):
-    rows = [line for line in (REPO / page).read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    rows = [row for row in rows if FIGURES.search(row)]
+@pytest.mark.parametrize("name", ["README.md", "docs/study/README.md", "docs/study/details.md", "docs/study/earlier.md"])
+def test_tables_are_what_the_script_prints(name, printed):
+    rows = [line for line in page(name).splitlines() if line.startswith("| ") and SCORE.search(line)]
     assert rows
     assert [row for row in rows if row not in printed] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/study/README.md", "docs/study/details.md"])
+def test_every_interval_in_the_text_is_one_that_the_script_prints(name, printed):
+    quoted = INTERVAL.findall(" ".join(page(name).split()))
+    assert quoted
+    assert set(quoted) - set(INTERVAL.findall("\n".join(printed))) == set()
+
+
+def test_the_readme_shows_the_studys_table():
+    rows = [line for line in page("docs/study/README.md").splitlines() if line.startswith("| ") and SCORE.search(line)]
+    assert len(rows) == 5
+    assert "\n".join(rows) in page("README.md")
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/study/README.md", "docs/study/details.md", "docs/study/earlier.md"])
+def test_no_line_is_wider_than_a_screen(name):
+    lines = [line for line in page(name).splitlines() if not line.startswith("|")]
+    assert [line for line in lines if len(line) > WIDEST] == []
