@@ -12,7 +12,8 @@ export RALSEG_CAMVID ?= $(abspath $(wildcard ../shared/data/camvid))
 # and those that need the nuclei, where a folder of data sets is found
 export RALSEG_DATA ?= $(abspath $(wildcard ../shared/data))
 
-.PHONY: help install demo dashboard policy test test-fast kills judges label-studio audit docs lint format bench bench-short clean
+.PHONY: help install demo dashboard policy test test-fast kills judges label-studio audit docs notebook release-check lint format \
+	bench bench-short clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -87,6 +88,22 @@ $(DOCS)/.ready: docs/requirements.txt
 	$(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
 	touch $@
+
+# its own environment, which sees .venv's packages: what shows a notebook is no part of the tests
+NOTEBOOK := .notebook
+
+notebook: $(NOTEBOOK)/.ready  ## run examples/tour.py cell by cell, and keep it with its pictures as examples/tour.ipynb
+	PYTHONPATH=$(CURDIR) $(NOTEBOOK)/bin/python benchmarks/notebook.py
+
+$(NOTEBOOK)/.ready: $(READY)
+	$(PYTHON) -m venv $(NOTEBOOK)
+	$(NOTEBOOK)/bin/pip install --quiet --disable-pip-version-check nbclient==0.11.0 ipykernel==7.4.0
+	for venv in $(VENV) $(NOTEBOOK); do $$venv/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"; done \
+	  | { read there; read here; echo "$$there" > "$$here/packages_of_ralseg.pth"; }
+	touch $@
+
+release-check: $(READY)  ## build sdist and wheel, install each into an empty environment, and run it there
+	$(BIN)/python tests/support/release.py --keep dist
 
 audit:  ## known holes in the pinned packages, from the public database (needs the internet)
 	$(PYTHON) -m venv .audit

@@ -13,6 +13,7 @@ REPO = Path(__file__).parents[2]
 SCORE = re.compile(r"\d\.\d\d")
 INTERVAL = re.compile(r"[+-]\d+\.\d\d \[[+-]\d+\.\d\d, [+-]\d+\.\d\d\]|\d+ % \[-?\d+, \d+\]")
 WIDEST = 100
+STUDY = [f"docs/study/{name}.md" for name in ("README", "details", "earlier")]
 
 
 def page(name: str) -> str:
@@ -25,14 +26,14 @@ def printed() -> list[str]:
     return subprocess.run(run, cwd=REPO, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/study/README.md", "docs/study/details.md", "docs/study/earlier.md"])
+@pytest.mark.parametrize("name", ["README.md", *STUDY])
 def test_tables_are_what_the_script_prints(name, printed):
     rows = [line for line in page(name).splitlines() if line.startswith("| ") and SCORE.search(line)]
     assert rows
     assert [row for row in rows if row not in printed] == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/study/README.md", "docs/study/details.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md", *STUDY[:2]])
 def test_every_interval_in_the_text_is_one_that_the_script_prints(name, printed):
     quoted = INTERVAL.findall(" ".join(page(name).split()))
     assert quoted
@@ -45,7 +46,7 @@ def test_the_readme_shows_the_studys_table():
     assert "\n".join(rows) in page("README.md")
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/study/README.md", "docs/study/details.md", "docs/study/earlier.md"])
+@pytest.mark.parametrize("name", ["README.md", *STUDY])
 def test_no_line_is_wider_than_a_screen(name):
     lines = [line for line in page(name).splitlines() if not line.startswith("|")]
     assert [line for line in lines if len(line) > WIDEST] == []
