@@ -4,11 +4,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 import ralseg
+from ralseg.agents.loading import load_policy
+from ralseg.runtime.checkpoints import read_checkpoint
 
 REPO = Path(ralseg.__file__).parent.parent
 KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
@@ -53,6 +56,19 @@ def test_issue_templates_are_forms_that_a_forge_reads(form):
     for field in content["body"]:
         assert field["type"] in ("textarea", "input", "dropdown", "checkboxes")
         assert field["attributes"]["label"]
+
+
+KEPT = sorted((REPO / "docs/study").rglob("*.ckpt"))
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_policies_of_the_first_version_still_load(path):
+    about = read_checkpoint(path)["ralseg"]
+    assert about["version"] == "0.1.0"
+    fits = about["policy"]["fits"]
+    names, state = fits.get("class_names", ["a", "b"]), range(fits.get("num_state_regions", 1))
+    data = SimpleNamespace(class_names=names, regions=lambda name: state, canvas=None)
+    assert type(load_policy(path, data)).__name__ == about["policy"]["class_path"].rpartition(".")[2]
 
 
 @pytest.mark.slow
