@@ -111,10 +111,12 @@ def print_summary(rows: list[dict[str, str]], ours: str) -> None:
     """A study in one table: what each method scored, and what ours has over it; the worst first."""
     table = as_table(rows)
     print(f"\n## In short: {len(table.seeds)} seeds; test mean IoU, means over seeds\n")
-    header("method", *table.budgets, "area", f"{ours} less this, area", "fewer labels for its best score")
+    first, last = table.budgets[0], table.budgets[-1]
+    header("method", first, last, "area", f"lead of {ours}, area", "labels saved")
     areas = {method: float(np.mean(table.areas(method))) for method in table.methods}
     for method in sorted(table.methods, key=lambda method: areas[method]):
-        scores = (f"{score:.2f}" for score in (*table.test[method].mean(0), areas[method]))
+        means = table.test[method].mean(0)
+        scores = (f"{score:.2f}" for score in (means[0], means[-1], areas[method]))
         gains = ["", ""]
         if method != ours:
             verdict = verdict_on(rows, method, ours)
