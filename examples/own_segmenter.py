@@ -33,12 +33,14 @@ class TinyNet(ralseg.Segmenter):
 
 
 streets = SyntheticStreets(num_train=24, num_val=8, num_test=8, height=64, width=96)
-data = ralseg.SegmentationData(streets, ralseg.SplitSizes(state=2, train=8), layout=ralseg.GridLayout(4, 6))
+data = ralseg.SegmentationData(
+    streets, ralseg.SplitSizes(state=2, train=8), layout=ralseg.GridLayout(4, 6), batch_size=4
+)
 
 
 def segmenter() -> TinyNet:
     """A new one for each run, with a learning rate that suits it."""
-    return TinyNet(data.class_names, width=24, optimizer=lambda weights: torch.optim.AdamW(weights, lr=3e-3))
+    return TinyNet(data.class_names, width=24, optimizer=lambda weights: torch.optim.AdamW(weights, lr=5e-3))
 
 
 quiet = {"enable_progress_bar": False, "accelerator": "cpu"}
