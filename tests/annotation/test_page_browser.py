@@ -13,8 +13,17 @@ from ralseg.labels.news import News
 from support.browser import open_browser
 from support.page import BOX, COLOURS, Person, guess, make_desk, photo_answers, serve, stroke
 
-SIZES = {"desktop": {"width": 1280, "height": 800}, "tablet": {"width": 820, "height": 1180}}
+SIZES = {
+    "desktop": {"width": 1280, "height": 800},
+    "tablet": {"width": 820, "height": 1180},
+    "tablet, lengthwise": {"width": 1024, "height": 768},
+    "small": {"width": 800, "height": 600},
+}
 STONE = 2
+IS_IN_SIGHT = """(element) => {
+  const { left, right, top, bottom } = element.getBoundingClientRect();
+  return left >= 0 && top >= 0 && right <= innerWidth && bottom <= innerHeight;
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +70,8 @@ def on_disk(answers: Answers, region: int) -> np.ndarray:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_first_screen_explains_itself_and_everything_fits(browser, url, size):
-    context = browser.new_context(viewport=SIZES[size], has_touch=size == "tablet", is_mobile=size == "tablet")
+    has_touch = size != "desktop"
+    context = browser.new_context(viewport=SIZES[size], has_touch=has_touch, is_mobile=has_touch)
     page = context.new_page()
     page.goto(url)
     page.wait_for_selector("#help[open]")
@@ -72,6 +82,7 @@ def test_the_first_screen_explains_itself_and_everything_fits(browser, url, size
     assert page.locator("#help[open]").count() == 1
     page.click("#start")
     assert page.locator("#help[open]").count() == 1
+    assert all(page.locator(name).evaluate(IS_IN_SIGHT) for name in ("#help h1", "#name", "#start"))
     page.close()
     person = Person(context.new_page(), url)
     person.wait_for_region()
@@ -87,6 +98,8 @@ def test_the_first_screen_explains_itself_and_everything_fits(browser, url, size
     for name in ("#classes", "#tools", "#chips", "#side"):
         over = page.locator(name).evaluate("(e) => [e.scrollWidth - e.clientWidth, e.scrollHeight - e.clientHeight]")
         assert max(over) <= 0, name
+    stage = page.locator("#stage").bounding_box()
+    assert stage["width"] * stage["height"] >= 0.45 * wide * tall  # most of the screen is for the picture
     context.close()
 
 
