@@ -1,6 +1,7 @@
 """The page in a real browser: what people draw with a mouse, keys, fingers and a pen is what lies on disk."""
 
 import io
+import time
 
 import numpy as np
 import pytest
@@ -12,8 +13,17 @@ from ralseg.labels.news import News
 from support.browser import open_browser
 from support.page import BOX, COLOURS, Person, guess, make_desk, photo_answers, serve, stroke
 
-SIZES = {"desktop": {"width": 1280, "height": 800}, "tablet": {"width": 820, "height": 1180}}
+SIZES = {
+    "desktop": {"width": 1280, "height": 800},
+    "tablet": {"width": 820, "height": 1180},
+    "tablet, lengthwise": {"width": 1024, "height": 768},
+    "small": {"width": 800, "height": 600},
+}
 STONE = 2
+IS_IN_SIGHT = """(element) => {
+  const { left, right, top, bottom } = element.getBoundingClientRect();
+  return left >= 0 && top >= 0 && right <= innerWidth && bottom <= innerHeight;
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +70,8 @@ def on_disk(answers: Answers, region: int) -> np.ndarray:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_first_screen_explains_itself_and_everything_fits(browser, url, size):
-    context = browser.new_context(viewport=SIZES[size], has_touch=size == "tablet", is_mobile=size == "tablet")
+    has_touch = size != "desktop"
+    context = browser.new_context(viewport=SIZES[size], has_touch=has_touch, is_mobile=has_touch)
     page = context.new_page()
     page.goto(url)
     page.wait_for_selector("#help[open]")
@@ -71,6 +82,7 @@ def test_the_first_screen_explains_itself_and_everything_fits(browser, url, size
     assert page.locator("#help[open]").count() == 1
     page.click("#start")
     assert page.locator("#help[open]").count() == 1
+    assert all(page.locator(name).evaluate(IS_IN_SIGHT) for name in ("#help h1", "#name", "#start"))
     page.close()
     person = Person(context.new_page(), url)
     person.wait_for_region()
@@ -86,6 +98,8 @@ def test_the_first_screen_explains_itself_and_everything_fits(browser, url, size
     for name in ("#classes", "#tools", "#chips", "#side"):
         over = page.locator(name).evaluate("(e) => [e.scrollWidth - e.clientWidth, e.scrollHeight - e.clientHeight]")
         assert max(over) <= 0, name
+    stage = page.locator("#stage").bounding_box()
+    assert stage["width"] * stage["height"] >= 0.45 * wide * tall  # most of the screen is for the picture
     context.close()
 
 
@@ -137,7 +151,7 @@ def test_strokes_of_the_brush(ada, answers):
     assert (on_disk(answers, 0) == expected).all()
     (entry,) = [entry for entry in answers.journal.entries() if entry["event"] == "saved"]
     assert (entry["who"], entry["clicks"], entry["changed"]) == ("Ada", 3, int((expected != guess()).sum()))
-    assert 0 < entry["seconds"] < 60
+    assert entry["seconds"] > 0
 
 
 def test_polygon_fill_and_all(ada, answers):
@@ -163,9 +177,9 @@ def test_polygon_fill_and_all(ada, answers):
 
 def test_patches(ada, answers):
     ada.press("s", "3")
-    ada.wait(patches="true")
+    ada.wait(patches=2)
     ada.press("]", "]", "]", "]")  # larger ones
-    ada.page.wait_for_timeout(400)
+    ada.wait(patches=4)
     ada.click(8, 8)
     ada.save()
     painted = on_disk(answers, 0) == STONE
@@ -197,8 +211,9 @@ def test_undo_redo_reset_and_pick(ada, answers):
 def test_zoom_and_pan_change_nothing_but_the_view(ada, answers):
     before = ada.place(20, 16)
     ada.page.mouse.move(*before)
+    scale = ada.page.get_attribute("#canvas", "data-scale")
     ada.page.mouse.wheel(0, -300)
-    ada.page.wait_for_timeout(200)
+    ada.page.wait_for_selector(f'#canvas:not([data-scale="{scale}"])')
     assert ada.place(20, 16) == pytest.approx(before, abs=1.5)
     wide = ada.place(30, 16)[0] - ada.place(20, 16)[0]
     ada.page.mouse.down(button="right")
@@ -252,10 +267,10 @@ def test_everything_by_keys(context, url, answers):
     assert ada.wait_for_region() == 1
     ada.press("x")
     ada.wait(region=2, busy="false")
-    ada.press("PageUp", "PageUp")
-    ada.wait(busy="false")
-    page.wait_for_timeout(300)
-    assert ada.value("region") in ("0", "1")
+    ada.press("PageUp")
+    ada.wait(region=1, busy="false")
+    ada.press("PageUp")
+    ada.wait(region=0, busy="false")
 
 
 def test_a_mouse_that_moves_does_not_disturb_the_keys(ada, answers):
@@ -285,9 +300,9 @@ def tablet(browser, url):
     context.close()
 
 
-def touch(person: Person, kind: str, *points: tuple[float, float]) -> None:
+def touch(person: Person, kind: str, *points: tuple[float, float], **about: float) -> None:
     places = [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(points)]
-    person.line.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
+    person.line.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places, **about})
 
 
 def pen(person: Person, kind: str, x: float, y: float) -> None:
@@ -298,6 +313,7 @@ def pen(person: Person, kind: str, x: float, y: float) -> None:
 
 def test_a_finger_paints_and_two_fingers_move_and_zoom(tablet, answers):
     tablet.page.tap("#classes button:nth-child(3)")
+    tablet.wait(value=STONE)
     touch(tablet, "touchStart", tablet.pixel(5, 5))
     touch(tablet, "touchMove", tablet.pixel(15, 12))
     touch(tablet, "touchEnd")
@@ -320,6 +336,7 @@ def test_a_finger_paints_and_two_fingers_move_and_zoom(tablet, answers):
 
 def test_once_a_pen_was_seen_a_finger_moves_the_picture(tablet, answers):
     tablet.page.tap("#classes button:nth-child(3)")
+    tablet.wait(value=STONE)
     pen(tablet, "mousePressed", *tablet.pixel(8, 20))
     pen(tablet, "mouseMoved", *tablet.pixel(12, 24))
     pen(tablet, "mouseReleased", *tablet.pixel(12, 24))
@@ -329,12 +346,27 @@ def test_once_a_pen_was_seen_a_finger_moves_the_picture(tablet, answers):
     touch(tablet, "touchEnd")
     tablet.settle()
     assert tablet.pixel(20, 16) == pytest.approx((before[0] + 30, before[1] + 20), abs=1.5)
-    tablet.page.wait_for_timeout(1500)  # chromium takes no taps so soon after a pen
     tablet.page.tap("#save")
     tablet.wait(saved=0, busy="false")
     expected = guess()
     stroke(expected, [(8, 20), (12, 24)], 9, STONE)
     assert (on_disk(answers, 0) == expected).all()
+
+
+def test_a_tap_right_after_a_swing_counts(tablet, answers):
+    """A finger that is lifted while it moves sets a page in motion, and browsers take the next tap for a halt."""
+    for region in range(3):
+        start, end, begin = tablet.pixel(5, 5), tablet.pixel(35, 25), time.time()
+        touch(tablet, "touchStart", start, timestamp=begin)
+        for step in range(1, 6):  # in 50 ms, however slow this machine is
+            x, y = (a + (b - a) * step / 5 for a, b in zip(start, end, strict=True))
+            touch(tablet, "touchMove", (x, y), timestamp=begin + step / 100)
+        touch(tablet, "touchEnd", timestamp=begin + 0.055)
+        tablet.page.tap("#save")
+        tablet.wait(saved=region)
+        if region < 2:
+            tablet.wait_for_region()
+    assert answers.status().is_complete
 
 
 # -- several regions, several people ---------------------------------------------------------------
@@ -367,7 +399,8 @@ def test_a_look_at_the_run_changes_no_choice(ada, answers):
     ada.press("p", "0", "]")
     chosen = [ada.value(name) for name in ("tool", "value", "size")]
     assert chosen == ["polygon", "255", "13"]
-    ada.page.wait_for_timeout(5000)  # the page looks every four seconds
+    ada.look()
+    ada.look()
     assert [ada.value(name) for name in ("tool", "value", "size")] == chosen
 
 
@@ -394,7 +427,6 @@ def test_what_was_drawn_outlives_the_browser_and_the_server(context, tmp_path, a
     ada.wait_for_region()
     ada.press("3")
     ada.draw((5, 5), (20, 9))
-    ada.page.wait_for_timeout(500)
     ada.page.reload()
     ada.wait_for_region()
     server.stop()
@@ -403,7 +435,8 @@ def test_what_was_drawn_outlives_the_browser_and_the_server(context, tmp_path, a
     ada.press("1")
     ada.draw((5, 20), (20, 25))  # goes on meanwhile
     ada.page.keyboard.press("Enter")
-    ada.page.wait_for_timeout(500)
+    ada.wait(busy="false")
+    assert "What you drew is kept here" in ada.page.inner_text("#note")
     assert answers.mask(0) is None
     again, server = serve(tmp_path, make_desk(answers))
     assert again.url() == address.url()
@@ -414,6 +447,25 @@ def test_what_was_drawn_outlives_the_browser_and_the_server(context, tmp_path, a
     stroke(expected, [(5, 5), (20, 9)], 9, STONE)
     stroke(expected, [(5, 20), (20, 25)], 9, 0)
     assert (on_disk(answers, 0) == expected).all()
+
+
+def test_what_was_begun_outlives_a_look_at_another_region(ada, answers):
+    ada.press("3")
+    ada.draw((5, 5), (20, 9))
+    for region in (1, 2):
+        ada.page.click(f'.chip[data-region="{region}"]')
+        ada.wait(region=region, busy="false")
+        ada.press("Shift+F")
+    ada.save()
+    assert ada.wait_for_region() == 0
+    ada.save()
+    expected = guess()
+    stroke(expected, [(5, 5), (20, 9)], 9, STONE)
+    assert (on_disk(answers, 0) == expected).all()
+    assert ada.wait_for_region() == 1
+    ada.save()
+    assert (on_disk(answers, 1) == STONE).all()
+    assert ada.page.evaluate("() => localStorage.length") == 1  # the name: no draft is left behind
 
 
 def test_enough_is_enough(context, tmp_path):
@@ -460,7 +512,10 @@ def test_the_model_s_turn_and_the_end(context, tmp_path, answers):
     desk.wait_until_told(10)
     assert desk._untold() == set()
     server.stop()
-    ada.page.wait_for_timeout(1500)
+    looks = ada.value("looks")
+    ada.page.evaluate("() => { document.dispatchEvent(new Event('visibilitychange')) }")  # it looks no more
+    ada.settle()
+    assert (ada.value("looks"), ada.value("away")) == (looks, "false")
     said = ada.page.inner_text("#over")  # stays when the server is gone
     for word in ("All done", "62.50 %", "stone", "ralseg predict --ckpt"):
         assert word in said

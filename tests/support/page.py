@@ -118,8 +118,14 @@ class Person:
         return int(self.value("region"))
 
     def settle(self) -> None:
-        """Let a frame or two be drawn."""
-        self.page.wait_for_timeout(80)
+        """Let two frames be drawn: by then the picture shows what was done last."""
+        self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def look(self) -> None:
+        """Let the page look at the run, as it does when somebody comes back to it."""
+        before = self.value("looks")
+        self.page.evaluate("() => { document.dispatchEvent(new Event('visibilitychange')) }")
+        self.page.wait_for_selector(f'body:not([data-looks="{before}"])')
 
     def place(self, x: float, y: float) -> tuple[float, float]:
         """Where a place of the region, in its pixels, is on the screen."""

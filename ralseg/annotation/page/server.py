@@ -30,7 +30,7 @@ FILES = {
     "icon.svg": ("icon.svg", "image/svg+xml"),
     **{
         f"{name}.js": (f"{name}.js", "text/javascript; charset=utf-8")
-        for name in ("main", "api", "desk", "editor", "hands", "paint", "panels", "view")
+        for name in ("main", "api", "desk", "drafts", "editor", "hands", "paint", "panels", "view")
     },
 }
 """What the browser is given: by address, the file and its type."""

@@ -1,8 +1,8 @@
-// The region in hand, and the way to the next one: fetching, saving, skipping, and a draft that outlives the browser.
+// The region in hand, and the way to the next one: fetching, saving and skipping.
 
 import { Away, ask, bytes, picture, tell } from "./api.js";
+import { Drafts } from "./drafts.js";
 
-const DRAFT = "ralseg draft";
 const RENEW = 120000; // milliseconds between two claims of the region in hand
 
 /** Seconds in front of a region; those in which the page is not seen do not count. */
@@ -36,6 +36,7 @@ export class Desk {
   constructor(editor, view, tools) {
     Object.assign(this, { editor, view }, tools); // tools: who(), say(text, kind), changed()
     this.watch = new Watch();
+    this.drafts = new Drafts();
     this.region = null;
     this.busy = false;
     this.isEmpty = false; // whether there was nothing to take when we last asked
@@ -108,7 +109,7 @@ export class Desk {
       const { region, blind } = this.region, { mask } = this.editor.area;
       const cost = { seconds: this.watch.seconds.toFixed(1), clicks: this.editor.clicks };
       await tell(`regions/${region}/mask`, { who: this.who(), blind: Number(blind), ...cost }, mask);
-      this.dropDraft();
+      this.drafts.drop(this.draftOf);
       this.say("Saved", "good");
       document.body.dataset.saved = region;
       await this.takeNext();
@@ -119,7 +120,7 @@ export class Desk {
     if (!this.region) return;
     return this.alone(async () => {
       await tell(`regions/${this.region.region}/skip`, { who: this.who() });
-      this.dropDraft();
+      this.drafts.drop(this.draftOf);
       this.say("Put off: another region takes its place", "");
       await this.takeNext();
     });
@@ -144,9 +145,10 @@ export class Desk {
     if (!region || editor.tool !== "superpixel" || this.level === level && editor.patches) return;
     this.level = level;
     this.levels[level] ??= bytes(`regions/${region.region}/superpixels/${level}`, {}, Uint16Array);
-    const patches = await this.levels[level].catch(() => null);
+    const patches = await this.levels[level].catch(() => delete this.levels[level] && null); // asked for again later
     if (this.region !== region || this.level !== level) return;
     editor.patches = patches;
+    editor.patchLevel = level;
     this.view.patchEdges = null;
     this.view.redraw();
     this.changed();
@@ -158,41 +160,17 @@ export class Desk {
     return `${location.pathname} ${this.region.region} ${this.region.version} ${this.region.blind}`;
   }
 
-  /** Keep what was drawn, so that a browser that is closed loses nothing. */
+  /** Keep what was drawn, so that a browser that is closed, or a look at another region, loses nothing. */
   keepDraft() {
-    if (!this.region || !this.editor.touched) return;
-    const { region } = this;
-    clearTimeout(this.drafting);
-    this.drafting = setTimeout(() => {
-      if (this.region !== region) return;
-      let text = "";
-      const { mask } = this.editor.area;
-      for (let start = 0; start < mask.length; start += 8192) text += String.fromCharCode(...mask.subarray(start, start + 8192));
-      try {
-        localStorage.setItem(DRAFT, JSON.stringify({ of: this.draftOf, clicks: this.editor.clicks, mask: btoa(text) }));
-      } catch {
-        // too large for this browser's store: only a convenience is lost
-      }
-    }, 300);
-  }
-
-  dropDraft() {
-    clearTimeout(this.drafting);
-    localStorage.removeItem(DRAFT);
+    if (this.region && this.editor.touched) this.drafts.keep(this.draftOf, this.editor.area.mask, this.editor.clicks);
   }
 
   takeDraft(area) {
-    try {
-      const draft = JSON.parse(localStorage.getItem(DRAFT));
-      if (draft?.of !== this.draftOf) return;
-      const mask = Uint8Array.from(atob(draft.mask), (letter) => letter.charCodeAt(0));
-      if (mask.length !== area.mask.length) return;
-      area.mask.set(mask);
-      this.editor.clicks = draft.clicks;
-      this.editor.touched = true;
-    } catch {
-      this.dropDraft();
-    }
+    const draft = this.drafts.take(this.draftOf, area.mask.length);
+    if (!draft) return;
+    area.mask.set(draft.mask);
+    this.editor.clicks = draft.clicks;
+    this.editor.touched = true;
   }
 }
 

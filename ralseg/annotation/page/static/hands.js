@@ -13,6 +13,8 @@ export class Pointers {
     for (const name of ["pointerup", "pointercancel"]) canvas.addEventListener(name, (event) => this.release(event));
     canvas.addEventListener("pointerleave", () => { if (!this.down.size && !editor.byKeys) editor.hover(null); });
     canvas.addEventListener("contextmenu", (event) => event.preventDefault());
+    // or else a stroke that ends in a swing sets the page in motion, and the next tap, on Save perhaps, only stops that
+    canvas.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false });
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
   }
 

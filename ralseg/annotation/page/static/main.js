@@ -16,6 +16,7 @@ const editor = new Editor(view, () => changed());
 const desk = new Desk(editor, view, { who, say: panels.note, changed: () => changed(false) });
 let state = null;
 let isAway = false;
+let looks = 0, timer;
 
 function who() {
   return localStorage.getItem(NAME) ?? "";
@@ -24,6 +25,8 @@ function who() {
 // -- the run ---------------------------------------------------------------------------------------
 
 async function look() {
+  clearTimeout(timer);
+  const mine = ++looks;
   try {
     take(await fetchState(who()));
     if (isAway) panels.note("ralseg answers again.", "good");
@@ -34,8 +37,9 @@ async function look() {
       panels.note("ralseg does not answer. Is it still running? What you drew is kept here, and the page goes on as soon as it is back.", "bad");
     } else if (state?.phase !== "done") panels.note(error.message, "bad");
   }
-  document.body.dataset.away = isAway;
-  if (state?.phase !== "done") setTimeout(look, state?.phase === "label" && !isAway && desk.region ? SELDOM : OFTEN);
+  if (mine !== looks) return; // a later look goes on
+  Object.assign(document.body.dataset, { away: isAway, looks });
+  if (state?.phase !== "done") timer = setTimeout(look, state?.phase === "label" && !isAway && desk.region ? SELDOM : OFTEN);
 }
 
 function take(news) {
@@ -57,7 +61,7 @@ function changed(isDrawn = true) {
   if (!state) return;
   Object.assign(document.body.dataset, {
     phase: state.phase, region: desk.region?.region ?? "", busy: desk.busy, tool: editor.tool, value: editor.value,
-    size: editor.size, patches: Boolean(editor.patches), version: desk.region?.version ?? "", serial: state.request?.serial ?? "",
+    size: editor.size, patches: editor.patches ? editor.patchLevel : "", version: desk.region?.version ?? "", serial: state.request?.serial ?? "",
   });
   panels.showFigures(state);
   panels.showClasses(editor);
@@ -174,6 +178,9 @@ function greet() {
   $("initial").textContent = (who() || "?").slice(0, 1).toUpperCase();
   if (!who()) help();
 }
+
+/** Browsers let hidden pages look but seldom: whoever comes back sees at once how things stand. */
+document.addEventListener("visibilitychange", () => document.hidden || state?.phase === "done" || look());
 
 new Pointers($("canvas"), editor, view);
 new Keys(editor, view, act);

@@ -43,6 +43,8 @@ export function showTools(editor, region) {
   $("size-text").textContent = editor.tool === "brush" ? `${editor.size} px` : editor.tool === "superpixel" ? "of patches" : "";
 }
 
+const isTouched = () => matchMedia("(hover: none)").matches;
+
 /** One line below the picture. */
 export function showStatus(editor, region) {
   if (!region || !editor.area) return ($("status").textContent = "");
@@ -56,7 +58,7 @@ export function showStatus(editor, region) {
   const name = editor.classes.find(({ number }) => number === editor.value)?.name ?? "cannot tell";
   const parts = [`${region.box[2]} × ${region.box[3]} px`, `painting ${name}`];
   if (open) parts.push(`${Math.max(1, Math.round((100 * open) / all))} % without a class`);
-  if (editor.corners.length) parts.push("Enter closes the polygon, Esc drops it");
+  if (editor.corners.length) parts.push(isTouched() ? "tap the first corner to close the polygon" : "Enter closes the polygon, Esc drops it");
   $("status").textContent = parts.join("  ·  ");
 }
 
