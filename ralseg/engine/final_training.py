@@ -248,12 +248,16 @@ def make_segmenter(
 def finish(
     trainer: RunTrainer, segmenter: Segmenter, data: SegmentationData, keep: str, iterations: int, folder: Path
 ) -> dict[str, Any]:
-    """Test the segmenter that is kept, export it, and note the scores."""
+    """Test the segmenter that is kept, export it, and note the scores.
+
+    A frozen encoder is left out of checkpoints, and not written again in another format either.
+    """
     scores = trainer.test(segmenter, datamodule=data, ckpt=keep)[0]
     # the weights just tested
     scores |= trainer.validate(segmenter, datamodule=data, verbose=False)[0]
     result = {"iterations": iterations, **{name: float(value) for name, value in scores.items()}}
     if trainer.is_global_zero:
-        segmenter.export(folder)
+        if trainer.complete_checkpoints or not segmenter.has_frozen_encoder:
+            segmenter.export(folder)
         write_atomically(folder / "final.json", json.dumps(result, indent=1) + "\n")
     return result

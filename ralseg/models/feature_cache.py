@@ -1,6 +1,5 @@
 """The cache of a frozen encoder's features: computed once an image, for the whole run and for the next ones."""
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ralseg.data.datamodule import SegmentationData
+from ralseg.models.origins import checksum
 from ralseg.runtime.tensor_cache import TensorCache
 
 
@@ -43,10 +43,7 @@ class KeptFeatures:
         """Tells weights and statistics from all others; computed again when any of them was written to."""
         stamp = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in state.values()]
         if self._seen is None or self._seen[0] != stamp:
-            digest = hashlib.blake2b(digest_size=16)
-            for name, tensor in state.items():
-                digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
-            self._seen = stamp, digest.hexdigest()
+            self._seen = stamp, checksum(state)
         return self._seen[1]
 
 
