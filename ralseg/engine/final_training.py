@@ -21,8 +21,9 @@ from ralseg.errors import ConfigError
 from ralseg.models.schedules import check_length
 from ralseg.models.segmenter import Segmenter, inverse_sqrt_weights
 from ralseg.runtime import distributed
-from ralseg.runtime.checkpoints import read_checkpoint
+from ralseg.runtime.checkpoints import LAST, previous_of, read_checkpoint
 from ralseg.runtime.files import read_json, write_atomically
+from ralseg.runtime.run_folder import CHECKPOINTS
 from ralseg.runtime.seeding import stream
 
 _PLAIN = ("max_steps", "validate_every", "patience", "keep", "start", "mix", "class_weights")
@@ -193,6 +194,7 @@ def train_final(
     old_labels = distributed.from_first(lambda: _old_labels(session, folder / "labels.json", report.is_file()))
     result: dict[str, Any] | None = distributed.from_first(lambda: read_json(report))
     if result is not None:
+        _keep_tested(folder, config.keep)
         return result | old_labels
     data = session.data
     mixed = mixed_images(data, config.mix, session.config.initial_weights)
@@ -208,7 +210,17 @@ def train_final(
     trainer.pretrain(segmenter, data, ckpt="last")
     iterations = trainer.global_step
     data.show_fit_images()
-    return finish(trainer, segmenter, data, config.keep, iterations, folder) | old_labels
+    result = finish(trainer, segmenter, data, config.keep, iterations, folder)
+    _keep_tested(folder, config.keep)
+    return result | old_labels
+
+
+def _keep_tested(folder: Path, keep: str) -> None:
+    """Delete the checkpoints of a training that is over, but for the one that was tested: nobody goes on from them."""
+    if distributed.rank() == 0:
+        last = folder / CHECKPOINTS / LAST
+        for path in (previous_of(last), last if keep == "best" else last.with_name("best.ckpt")):
+            path.unlink(missing_ok=True)
 
 
 def _old_labels(session: AcquireSession, path: Path, is_finished: bool) -> dict[str, list[int]]:

@@ -28,7 +28,7 @@ def checksum(weights: Mapping[str, Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in weights.items():
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
