@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from benchmarks.bars import Bars
 
+from benchmarks.bars import Bars
 from ralseg.commands import quiet_console
 from ralseg.data import SegmentationData, SplitSizes, SyntheticStreets
 from ralseg.engine import AcquireTrainer, AcquisitionConfig, FinalTraining
