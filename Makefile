@@ -128,6 +128,7 @@ format: $(READY)  ## let ruff format the code
 bench: $(READY)  ## what things cost, as ratios
 	PYTHONPATH=. $(BIN)/python benchmarks/bald.py
 	PYTHONPATH=. $(BIN)/python benchmarks/data_loading.py
+	PYTHONPATH=. $(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/closed_game.py --repeats 2
 	$(BIN)/python benchmarks/closed_game.py --repeats 2 --agent search

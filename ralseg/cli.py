@@ -21,6 +21,7 @@ COMMANDS = {
     "compare": "methods x budgets x seeds: acquire runs, statistics, one HTML report",
     "dashboard": "the studies of this folder with their reports, and MLflow's page on all runs",
     "test": "test a segmenter's checkpoint, IoU class by class",
+    "cache": "what is kept between runs: scaled images and features; `ralseg cache clear` deletes it",
     "data": "`ralseg data check`: counts, class frequencies, a contact sheet, every problem found",
 }
 
@@ -87,6 +88,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(arguments: list[str]) -> int:
     """Import what the command needs and run it."""
+    if arguments[0] == "cache":
+        from ralseg.cache_command import run_cache
+
+        return run_cache(arguments[1:])
     from ralseg import commands
 
     return commands.run(arguments)

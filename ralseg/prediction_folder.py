@@ -13,9 +13,9 @@ from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
 
 from ralseg.data import readers
 from ralseg.data.base import Colour
-from ralseg.data.copies import file_key
 from ralseg.errors import ConfigError, DataError
 from ralseg.models.whole_image import ImagePrediction
+from ralseg.runtime.copies import file_key
 from ralseg.runtime.files import read_json, write_atomically, write_png
 
 CLASSES, OVERLAYS, CONFIDENCE, PROBABILITIES = "classes", "overlays", "confidence", "probabilities"

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ralseg.data import readers
-from ralseg.data.copies import KeptCopies, file_key
 from ralseg.errors import ConfigError, DataError
+from ralseg.runtime.copies import KeptCopies, file_key
 
 Colour = readers.Colour
 

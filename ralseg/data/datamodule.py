@@ -18,8 +18,6 @@ from torch.utils.data import DataLoader
 from ralseg.data.base import SegmentationDataset
 from ralseg.data.canvas import Canvas, Size
 from ralseg.data.class_stats import choose_representative, class_counts
-from ralseg.data.copies import KeptCopies
-from ralseg.data.copies import cache_folder as default_cache_folder
 from ralseg.data.framed import FramedImages
 from ralseg.data.samples import (
     Augmentation,
@@ -40,6 +38,8 @@ from ralseg.labels.layout import Layout, Regions
 from ralseg.labels.oracle import LabellingJob, MaskOracle, RevealedLabels
 from ralseg.labels.vault import MaskVault
 from ralseg.runtime import distributed
+from ralseg.runtime.copies import KeptCopies
+from ralseg.runtime.copies import cache_folder as default_cache_folder
 from ralseg.runtime.seeding import stream
 from ralseg.runtime.tensor_cache import TensorCache
 

@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ralseg.data.base import SegmentationDataset
-from ralseg.data.copies import KeptCopies
 from ralseg.data.description import default_colours
 from ralseg.data.splits import unknown_subsets
 from ralseg.data.worlds import slot_names
 from ralseg.errors import ConfigError
+from ralseg.runtime.copies import KeptCopies
 
 _USED = ("train", "val")  # subsets; a part's test images stay unseen
 

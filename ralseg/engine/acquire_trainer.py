@@ -48,7 +48,7 @@ _DEFAULT_FINAL = FinalTraining()
 # options of the acquiring Trainer that the final trainings share
 _SHARED = (
     *("accelerator", "devices", "num_nodes", "strategy", "precision", "deterministic", "benchmark"),
-    *("enable_progress_bar", "enable_model_summary"),
+    *("enable_progress_bar", "enable_model_summary", "complete_checkpoints"),
 )
 
 
@@ -183,9 +183,8 @@ class AcquireTrainer(GameTrainer):
             saved = read_checkpoint(path)
             session.load_state_dict(saved_session(saved))
             session.take_corrections(is_over=True)
-            weights = {k.removeprefix(SEGMENTER): v for k, v in saved["state_dict"].items() if k.startswith(SEGMENTER)}
-            if self.final.start == "theta_0":
-                weights = read_checkpoint(Path(theta_0))["state_dict"] if theta_0 else session.module.built_weights
+            is_anew = self.final.start == "theta_0"
+            weights = session.theta_0() if is_anew else session.segmenter.weights_in(saved, SEGMENTER)
             teller = TellFinal(session.oracle, session, budget)
             options = self._shared | {"logger": self._logger_at(budget), "callbacks": [teller]}
             scores = train_final(session, weights, self.final, folder / f"budget_{budget:06d}", options)

@@ -21,8 +21,9 @@ from ralseg.errors import ConfigError
 from ralseg.models.schedules import check_length
 from ralseg.models.segmenter import Segmenter, inverse_sqrt_weights
 from ralseg.runtime import distributed
-from ralseg.runtime.checkpoints import read_checkpoint
+from ralseg.runtime.checkpoints import LAST, previous_of, read_checkpoint
 from ralseg.runtime.files import read_json, write_atomically
+from ralseg.runtime.run_folder import CHECKPOINTS
 from ralseg.runtime.seeding import stream
 
 _PLAIN = ("max_steps", "validate_every", "patience", "keep", "start", "mix", "class_weights")
@@ -193,6 +194,7 @@ def train_final(
     old_labels = distributed.from_first(lambda: _old_labels(session, folder / "labels.json", report.is_file()))
     result: dict[str, Any] | None = distributed.from_first(lambda: read_json(report))
     if result is not None:
+        _keep_tested(folder, config.keep)
         return result | old_labels
     data = session.data
     mixed = mixed_images(data, config.mix, session.config.initial_weights)
@@ -208,7 +210,17 @@ def train_final(
     trainer.pretrain(segmenter, data, ckpt="last")
     iterations = trainer.global_step
     data.show_fit_images()
-    return finish(trainer, segmenter, data, config.keep, iterations, folder) | old_labels
+    result = finish(trainer, segmenter, data, config.keep, iterations, folder)
+    _keep_tested(folder, config.keep)
+    return result | old_labels
+
+
+def _keep_tested(folder: Path, keep: str) -> None:
+    """Delete the checkpoints of a training that is over, but for the one that was tested: nobody goes on from them."""
+    if distributed.rank() == 0:
+        last = folder / CHECKPOINTS / LAST
+        for path in (previous_of(last), last if keep == "best" else last.with_name("best.ckpt")):
+            path.unlink(missing_ok=True)
 
 
 def _old_labels(session: AcquireSession, path: Path, is_finished: bool) -> dict[str, list[int]]:
@@ -248,12 +260,16 @@ def make_segmenter(
 def finish(
     trainer: RunTrainer, segmenter: Segmenter, data: SegmentationData, keep: str, iterations: int, folder: Path
 ) -> dict[str, Any]:
-    """Test the segmenter that is kept, export it, and note the scores."""
+    """Test the segmenter that is kept, export it, and note the scores.
+
+    A frozen encoder is left out of checkpoints, and not written again in another format either.
+    """
     scores = trainer.test(segmenter, datamodule=data, ckpt=keep)[0]
     # the weights just tested
     scores |= trainer.validate(segmenter, datamodule=data, verbose=False)[0]
     result = {"iterations": iterations, **{name: float(value) for name, value in scores.items()}}
     if trainer.is_global_zero:
-        segmenter.export(folder)
+        if trainer.complete_checkpoints or not segmenter.has_frozen_encoder:
+            segmenter.export(folder)
         write_atomically(folder / "final.json", json.dumps(result, indent=1) + "\n")
     return result

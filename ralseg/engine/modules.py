@@ -143,6 +143,7 @@ class LabellingModule(pl.LightningModule):
         checkpoint["ralseg"] = {"version": __version__, "segmenter_of_game": self.segmenter.describe()}
         if self.segmenter.canvas is not None:
             checkpoint["ralseg"]["canvas"] = self.segmenter.canvas.describe()
+        self.segmenter.leave_out_encoder(checkpoint, SEGMENTER)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse to go on with a run of another segmenter, before its weights are touched."""
@@ -151,6 +152,8 @@ class LabellingModule(pl.LightningModule):
             command = "fit" if self.has_agent else "acquire"
             raise ConfigError(f"this checkpoint is not of `ralseg {command}`, which can only go on with its own")
         self.segmenter.check_fits({"ralseg": {"segmenter": about["segmenter_of_game"]}})
+        weights = self.segmenter.weights_in(checkpoint, SEGMENTER)
+        checkpoint["state_dict"] |= {SEGMENTER + name: tensor for name, tensor in weights.items()}
 
 
 class FitModule(LabellingModule):

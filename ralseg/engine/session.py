@@ -181,8 +181,7 @@ class Session(ABC):
         """The weights that labelling starts from."""
         if not self.weights_name:
             return self.module.built_weights
-        weights: dict[str, Tensor] = self.read_weights(Path(self.weights_name))["state_dict"]
-        return weights
+        return self.segmenter.weights_in(self.read_weights(Path(self.weights_name)))
 
     def read_weights(self, path: Path) -> dict[str, Any]:
         """The checkpoint of theta_0."""

@@ -39,6 +39,8 @@ class RunTrainer(pl.Trainer):
         checkpoint_every: Epochs between checkpoints to resume from. None: as often as validation.
         grace_seconds: On SIGTERM or Ctrl-C, how long the epoch (in a game, the step) may take to end and be saved;
             after that, or at a second signal, it is abandoned. Keep it below what your scheduler allows.
+        complete_checkpoints: Store a frozen encoder too. Otherwise checkpoints name it, by its checksum and by where
+            its weights are from, and take it from there.
         kwargs: All options of Lightning's Trainer. ``logger: false`` turns MLflow off.
     """
 
@@ -53,9 +55,10 @@ class RunTrainer(pl.Trainer):
         overwrite: bool = False,
         checkpoint_every: int | None = None,
         grace_seconds: float = 8.0,
+        complete_checkpoints: bool = False,
         **kwargs: Any,
     ) -> None:
-        self.overwrite = overwrite
+        self.overwrite, self.complete_checkpoints = overwrite, complete_checkpoints
         folder = str(kwargs.get("default_root_dir") or "runs/ralseg")
         kwargs["default_root_dir"] = folder
         if kwargs.get("logger") in (None, True):

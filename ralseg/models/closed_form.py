@@ -160,6 +160,7 @@ class ClosedFormSegmenter(Segmenter):
     products: Tensor
     keys: Tensor  # [i] what tells the images apart that pixels were taken from
     taken: Tensor  # [i, h, w] the classes that were taken from them, 255 = none
+    encoder_prefix, has_frozen_encoder = "features.encoder.", True
 
     def __init__(
         self,
@@ -189,6 +190,7 @@ class ClosedFormSegmenter(Segmenter):
         self.shrinkage, self.prior_power = shrinkage, prior_power
         self.pixels_per_observation = pixels_per_observation
         self.features = FrozenFeatures(encoder, encoder_weights, self.encoder_strides, components, grid_stride)
+        self.note_origin(encoder_weights)
         empty = Moments.empty(len(self.class_names), self.features.num_features)
         self.register_buffer("counts", empty.counts)
         self.register_buffer("sums", empty.sums)

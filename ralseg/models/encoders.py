@@ -39,16 +39,24 @@ def normalisation(encoder: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 @contextmanager
-def rebuilding() -> Iterator[None]:
+def rebuilding(is_bare: bool = True) -> Iterator[None]:
     """Inside, encoders are made bare: nothing is downloaded or read, because a checkpoint brings all weights.
 
     Names that make a library look elsewhere for the network itself, in a folder or on a hub, are refused.
+
+    Args:
+        is_bare: False lets weights be loaded again, inside of another such part.
     """
-    token = _is_rebuilding.set(True)
+    token = _is_rebuilding.set(is_bare)
     try:
         yield
     finally:
         _is_rebuilding.reset(token)
+
+
+def is_rebuilding() -> bool:
+    """Whether encoders are made bare just now."""
+    return _is_rebuilding.get()
 
 
 def load(name: str, encoder: nn.Module, weights: str) -> None:

@@ -1,14 +1,19 @@
 """The cache of a frozen encoder's features: computed once an image, for the whole run and for the next ones."""
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ralseg.data.datamodule import SegmentationData
+from ralseg.models.origins import checksum
 from ralseg.runtime.tensor_cache import TensorCache
+
+_MAPPINGS = 16_384
+"""Files that a process maps into its memory at most; systems allow about 65,000 of them."""
 
 
 class KeptFeatures:
@@ -23,7 +28,9 @@ class KeptFeatures:
         self.data, self._about = data, about
         self._seen: tuple[list[tuple[int, int]], str] | None = None  # a stamp of weights, and their checksum
 
-    def get(self, index: int, is_flipped: bool, encoder: nn.Module, make: Callable[[], Tensor]) -> Tensor:
+    def get(
+        self, index: int, is_flipped: bool, encoder: nn.Module, make: Callable[[], Tensor], mapped: bool = False
+    ) -> NDArray[Any]:
         """Features of an image, from an earlier run or made now; on the CPU.
 
         Args:
@@ -31,22 +38,27 @@ class KeptFeatures:
             is_flipped: Of its mirror image.
             encoder: What makes them.
             make: Makes them.
+            mapped: Leave them in their file, as an ``np.memmap``, so that processes share them.
         """
-        pixels, key = self.data.image_key(index), None
-        if pixels is not None:
-            state = encoder.state_dict(keep_vars=True)  # not parameters(): some modules hide theirs from Lightning
-            key = _arithmetic(next(iter(state.values())).device.type)
-            key = key and ["features", *pixels, is_flipped, *key, self._checksum(state), *self._about]
-        return torch.from_numpy(self.data.dataset.copies.get(key, lambda: make().cpu().numpy()))
+        pixels = self.data.image_key(index)
+        key = None if pixels is None else self._key(encoder, "features", *pixels, is_flipped)
+        return self.data.dataset.copies.get(key, lambda: make().cpu().numpy(), mapped)
+
+    def shapes(self, image: Tensor, encoder: nn.Module, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """What an earlier run has noted of the features of images [1, 3, H, W] of this size, or is noted now."""
+        return self.data.dataset.copies.get(self._key(encoder, "shapes", *image.shape[1:]), make)
+
+    def _key(self, encoder: nn.Module, kind: str, *what: Any) -> list[Any] | None:
+        """All that something made by the encoder follows from; None where nobody else may take it for theirs."""
+        state = encoder.state_dict(keep_vars=True)  # not parameters(): some modules hide theirs from Lightning
+        arithmetic = _arithmetic(next(iter(state.values())).device.type)
+        return arithmetic and [kind, *what, *arithmetic, self._checksum(state), *self._about]
 
     def _checksum(self, state: dict[str, Tensor]) -> str:
         """Tells weights and statistics from all others; computed again when any of them was written to."""
         stamp = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in state.values()]
         if self._seen is None or self._seen[0] != stamp:
-            digest = hashlib.blake2b(digest_size=16)
-            for name, tensor in state.items():
-                digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
-            self._seen = stamp, digest.hexdigest()
+            self._seen = stamp, checksum(state)
         return self._seen[1]
 
 
@@ -72,7 +84,7 @@ class FeatureCache:
         self._kept: KeptFeatures | None = None
         self._cache: TensorCache | None = None
         self._shapes: list[torch.Size] = []
-        self._dtypes = {torch.float32}
+        self._dtype, self._is_plain = torch.float32, True
         self._first: list[Tensor] | None = None  # of the image that told the shapes
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FeatureCache":
@@ -117,35 +129,64 @@ class FeatureCache:
         for position, key in enumerate(keys):
             one = image[position : position + 1]
             if self._cache is None:
-                self._cache = self._open(encode, one)
+                self._cache = self._open(encode, one, key, encoder)
             if key not in self._cache:
-                self._cache.put(key, self._features(encode, one, key, encoder))
+                self._fill(self._cache, encode, one, key, encoder)
         assert self._cache is not None
         flat = self._cache.stack(keys).to(image.device, non_blocking=True)
         parts = flat.split([shape.numel() for shape in self._shapes], dim=1)
         return [part.view(len(keys), *shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
-    def _open(self, encode: Callable[[Tensor], list[Tensor]], image: Tensor) -> TensorCache:
-        """Make room for features of the shapes that a first image has."""
-        with torch.no_grad():
-            features = encode(image)
-        self._shapes = [feature.shape[1:] for feature in features]
-        size = sum(shape.numel() for shape in self._shapes)
-        self._dtypes = {feature.dtype for feature in features}
-        self._first = features
-        return TensorCache(None, 2 * self._num_images, (size,), features[0].dtype, self._ram_bytes)
-
-    def _features(
+    def _open(
         self, encode: Callable[[Tensor], list[Tensor]], image: Tensor, key: int, encoder: nn.Module | None
-    ) -> Tensor:
-        """Features of one image in a row, of an earlier run where they are kept."""
+    ) -> TensorCache:
+        """Make room for features of the shapes that a first image has."""
+
+        def make() -> NDArray[Any]:
+            with torch.no_grad():
+                self._first = features = encode(image)
+            self._dtype = features[0].dtype
+            is_plain = all(feature.dtype == torch.float32 for feature in features)
+            if is_plain and self._kept is not None and encoder is not None:  # before others that wait encode it, too
+                self._kept.get(key // 2, bool(key % 2), encoder, lambda: _in_a_row(features))
+            return np.array([[is_plain] * 3, *(feature.shape[1:] for feature in features)])
+
+        self._first, self._dtype = None, torch.float32
+        found = make() if self._kept is None or encoder is None else self._kept.shapes(image, encoder, make)
+        if not found[0, 0] and self._first is None:
+            found = make()
+        self._is_plain = bool(found[0, 0])
+        self._shapes = [torch.Size(shape) for shape in found[1:].tolist()]
+        size = sum(shape.numel() for shape in self._shapes)
+        return TensorCache(None, 2 * self._num_images, (size,), self._dtype, self._ram_bytes)
+
+    def _fill(
+        self,
+        cache: TensorCache,
+        encode: Callable[[Tensor], list[Tensor]],
+        image: Tensor,
+        key: int,
+        encoder: nn.Module | None,
+    ) -> None:
+        """Have features of one image in a row, of an earlier run where they are kept."""
         first, self._first = self._first, None  # what told the shapes need not be computed twice
 
         def make() -> Tensor:
             with torch.no_grad():
-                return torch.cat([feature.flatten() for feature in (first or encode(image))])
+                return _in_a_row(first or encode(image))
 
         # NumPy does not know all other precisions
-        if self._kept is None or encoder is None or self._dtypes != {torch.float32}:
-            return make()
-        return self._kept.get(key // 2, bool(key % 2), encoder, make)
+        if self._kept is None or encoder is None or not self._is_plain:
+            cache.put(key, make())
+            return
+        found = self._kept.get(key // 2, bool(key % 2), encoder, make, mapped=cache.num_lent < _MAPPINGS)
+        features = torch.from_numpy(found)
+        if isinstance(found, np.memmap):
+            cache.lend(key, features)
+        else:
+            cache.put(key, features)
+
+
+def _in_a_row(features: list[Tensor]) -> Tensor:
+    """All maps of an image in one tensor of one dimension."""
+    return torch.cat([feature.flatten() for feature in features])

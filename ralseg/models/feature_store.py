@@ -74,7 +74,7 @@ class FeatureStore:
         """
         assert self._cache is not None
         assert self._kept is not None
-        features = self._kept.get(slot // 2, bool(slot % 2), maker, lambda: maker(image)[0])
+        features = torch.from_numpy(self._kept.get(slot // 2, bool(slot % 2), maker, lambda: maker(image)[0]))
         self._cache.put(slot, features)
         self._means[slot] = self._without_padding(features, slot).mean((0, 1)).cpu()
 

@@ -11,9 +11,10 @@ import torch
 from ralseg.data.canvas import Canvas
 from ralseg.errors import ConfigError, RalsegError
 from ralseg.models import encoders
+from ralseg.models.origins import LEFT_OUT, EncoderMissing
 from ralseg.models.segmenter import Segmenter
 from ralseg.runtime import allowed_imports
-from ralseg.runtime.checkpoints import read_checkpoint
+from ralseg.runtime.checkpoints import DurableCheckpointIO, read_checkpoint
 from ralseg.runtime.files import read_json
 from ralseg.runtime.run_folder import CHECKPOINTS
 
@@ -34,13 +35,29 @@ def load(path: Path, segmenter: Segmenter | None = None) -> Segmenter:
         segmenter = _rebuilt(file, about)
         try:
             segmenter.check_fits(checkpoint)
-            segmenter.load_state_dict(checkpoint["state_dict"])
+            segmenter.load_state_dict(segmenter.weights_in(checkpoint))
+        except EncoderMissing:  # says all, with the file
+            raise
         except RalsegError as error:
             raise ConfigError(f"{file}: does not fit itself: {error}; was its class changed since?") from error
     else:
         segmenter.load_weights(checkpoint)
     _take_notes(segmenter, about, file)
     return segmenter.eval()
+
+
+def write_complete(path: Path, out: Path) -> None:
+    """Write a segmenter's checkpoint again with all weights, so that it needs nothing else.
+
+    Args:
+        path: A checkpoint, or the folder of a run; see :func:`find_segmenter`.
+        out: The file to write.
+    """
+    file = find_segmenter(path)
+    segmenter, checkpoint = load(file), dict(read_checkpoint(file))
+    about = {key: value for key, value in checkpoint["ralseg"].items() if key != LEFT_OUT}
+    whole = checkpoint | {"ralseg": about, "state_dict": segmenter.state_dict()}
+    DurableCheckpointIO().save_checkpoint(whole, out)
 
 
 def _take_notes(segmenter: Segmenter, about: dict[str, Any], file: Path) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
@@ -24,8 +23,9 @@ from ralseg.data.samples import Batch
 from ralseg.errors import ConfigError
 from ralseg.labels.vault import IGNORE
 from ralseg.models.metrics import IoU
+from ralseg.models.origins import NamesEncoder
 from ralseg.models.prediction import Prediction
-from ralseg.models.recipe import RemembersArguments, recipe_of
+from ralseg.models.recipe import recipe_of
 from ralseg.models.schedules import check_resumed, length_of, make_schedule
 from ralseg.models.weights import WeightsMisfit, canvas_difference, misfit
 from ralseg.models.whole_image import TILE, ImagePrediction, Place, segment
@@ -76,7 +76,7 @@ def inverse_sqrt_weights(frequencies: Tensor) -> Tensor:
     return weights / (weights * frequencies).sum()
 
 
-class Segmenter(RemembersArguments, pl.LightningModule):
+class Segmenter(NamesEncoder):
     """A network that gives each pixel a class. Subclass it and write ``forward`` for a network of your own.
 
     It trains alone (``pretrain``, final trainings) or in the game. What may be overridden: :meth:`predict_batch` to
@@ -309,6 +309,7 @@ class Segmenter(RemembersArguments, pl.LightningModule):
         names = self._fit_names()
         if names is not None:
             checkpoint["ralseg"]["trained_on"] = names
+        self.leave_out_encoder(checkpoint)
 
     def about(self) -> dict[str, Any]:
         """What predictions need besides weights: how the segmenter is made, how images are shown to it, colours."""
@@ -330,6 +331,7 @@ class Segmenter(RemembersArguments, pl.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint that does not fit, and to go on with one of a training on other images."""
         self.check_fits(checkpoint)
+        checkpoint["state_dict"] = self.weights_in(checkpoint)
         self._warn_of_other_canvas(checkpoint)
         trained_on = checkpoint["ralseg"].get("trained_on")
         is_fitting = self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
@@ -353,7 +355,7 @@ class Segmenter(RemembersArguments, pl.LightningModule):
         """Take the weights of a ``ralseg pretrain`` checkpoint, if they fit; images of another size are warned of."""
         self.check_fits(checkpoint)
         try:
-            self.restore(checkpoint["state_dict"])
+            self.restore(self.weights_in(checkpoint))
         except WeightsMisfit as error:
             made = checkpoint["ralseg"].get("made", {}).get("init_args", {})
             differing = differences(made, recipe_of(self)["init_args"]) if made else []

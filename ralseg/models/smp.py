@@ -169,6 +169,7 @@ class SmpSegmenter(Segmenter):
 
     mean: Tensor
     std: Tensor
+    encoder_prefix = "net.encoder."
 
     def __init__(
         self,
@@ -194,6 +195,8 @@ class SmpSegmenter(Segmenter):
         self.net: Any = self._build(encoder_weights)
         if freeze_encoder:
             self.net.encoder.requires_grad_(False).eval()
+        self.has_frozen_encoder = freeze_encoder
+        self.note_origin(encoder_weights)
         mean, std = encoders.normalisation(encoder)
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1) * 255, persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1) * 255, persistent=False)

@@ -109,7 +109,25 @@ def read_checkpoint(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
         raise DataError(f"{path}: not a checkpoint that can be read safely ({reason})") from error
     if not isinstance(content, dict):
         raise DataError(f"{path}: holds a {type(content).__name__}, not a checkpoint")
-    return content
+    return ReadCheckpoint(content, path)
+
+
+class ReadCheckpoint(dict[str, Any]):
+    """What was in a checkpoint, and which file that was, for those who find something wrong with it later.
+
+    Args:
+        content: What was in it.
+        path: The file.
+    """
+
+    def __init__(self, content: dict[str, Any], path: Path) -> None:
+        super().__init__(content)
+        self.path = path
+
+
+def path_of(checkpoint: dict[str, Any]) -> Path | None:
+    """The file that a checkpoint was read from; None where it was not, or is a copy."""
+    return checkpoint.path if isinstance(checkpoint, ReadCheckpoint) else None
 
 
 class CheckpointCache:
@@ -136,7 +154,7 @@ class CheckpointCache:
             if stamp is None or stamp[1] + sum(size for (_, size), _ in self._kept.values()) > self._max_bytes:
                 return content
             self._kept[path] = stamp, content
-        return dict(self._kept[path][1])
+        return ReadCheckpoint(self._kept[path][1], path)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

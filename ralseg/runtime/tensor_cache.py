@@ -53,6 +53,7 @@ class TensorCache:
         folder: Path | None = None,
     ) -> None:
         self._make = make
+        self._lent: dict[int, Tensor] = {}  # items that somebody else keeps
         self.shape = shape
         item_bytes = max(1, torch.Size(shape).numel() * dtype.itemsize)
         self.num_in_ram = min(num_items, ram_bytes // item_bytes)
@@ -92,6 +93,8 @@ class TensorCache:
         return self._ready.numel()
 
     def _slot(self, index: int) -> Tensor:
+        if index in self._lent:
+            return self._lent[index]
         if index < self.num_in_ram:
             return self._ram[index]
         return self._disk[index - self.num_in_ram]
@@ -106,7 +109,16 @@ class TensorCache:
 
     def __contains__(self, index: int) -> bool:
         """Whether the item has been made."""
-        return bool(self._ready[index])
+        return index in self._lent or bool(self._ready[index])
+
+    @property
+    def num_lent(self) -> int:
+        """Number of items that somebody else keeps."""
+        return len(self._lent)
+
+    def lend(self, index: int, item: Tensor) -> None:
+        """Keep an item without a copy of it, for this process alone: it lies in a file, mapped into memory."""
+        self._lent[index] = item
 
     def put(self, index: int, item: Tensor) -> None:
         """Keep an item."""
@@ -116,6 +128,7 @@ class TensorCache:
     def clear(self) -> None:
         """Forget all items."""
         self._ready.zero_()
+        self._lent = {}
 
     def in_ram(self) -> Tensor | None:
         """All items, made or not, as one tensor without a copy, where all are kept in RAM: [len(self), *shape]."""

@@ -19,7 +19,7 @@ from support.games import QUIET, Killed, acquire, final, segmenter, selected
 
 @pytest.mark.parametrize("keep", ["best", "last"])
 def test_the_weights_that_are_kept_are_the_ones_that_are_tested(tmp_path, keep):
-    _, result = acquire(tmp_path, options={"final": final(keep=keep)})
+    _, result = acquire(tmp_path, options={"final": final(keep=keep), "complete_checkpoints": True})
     folder = tmp_path / "budget_000010"
     saved = read_checkpoint(folder / "checkpoints" / f"{keep}.ckpt")
     kept = smp.from_pretrained(str(folder / "smp")).state_dict()
@@ -31,7 +31,7 @@ def test_the_weights_that_are_kept_are_the_ones_that_are_tested(tmp_path, keep):
 
 
 def test_a_final_training_that_was_cut_off_ends_the_same(tmp_path, monkeypatch):
-    options = {"final": final(max_steps=8, patience=9)}
+    options = {"final": final(max_steps=8, patience=9, keep="last")}
     acquire(tmp_path / "whole", options=options)
     check = EarlyStopping.on_validation_end
 
@@ -56,7 +56,7 @@ def test_a_schedule_is_as_long_as_the_final_training(tmp_path):
     weights = []
     for name, length in (("left_out", {}), ("given", {"total_steps": 8})):
         schedule = partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=1e-2, **length)
-        acquire(tmp_path / name, options={"final": final(max_steps=8, patience=9, scheduler=schedule)})
+        acquire(tmp_path / name, options={"final": final(max_steps=8, patience=9, scheduler=schedule, keep="last")})
         saved = read_checkpoint(tmp_path / name / "budget_000010" / "checkpoints" / "last.ckpt")
         assert saved["lr_schedulers"][0]["total_steps"] == saved["global_step"] == 8
         weights.append(saved["state_dict"])
@@ -130,7 +130,7 @@ def test_a_theta_0_that_names_no_images_is_refused(tmp_path):
 
 def test_a_final_training_does_not_claim_whole_images(tmp_path):
     acquire(tmp_path)
-    saved = read_checkpoint(tmp_path / "budget_000010" / "checkpoints" / "last.ckpt")
+    saved = read_checkpoint(tmp_path / "budget_000010" / "checkpoints" / "best.ckpt")
     assert "trained_on" not in saved["ralseg"]
 
 

@@ -1,5 +1,8 @@
 """Features of a frozen encoder that outlive a run: the same, or made anew when anything differs."""
 
+import multiprocessing
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -47,8 +50,48 @@ def test_features_outlive_a_run_and_are_the_same(tmp_path):
     first = encoded_images(frozen(), make_kept_data(tmp_path), calls)
     assert len(calls) == 2
     again = encoded_images(frozen(), make_kept_data(tmp_path), calls)
-    assert len(calls) == 3  # the first tells the shapes
+    assert len(calls) == 2
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def test_processes_share_what_lies_in_files(tmp_path):
+    network = frozen()
+    encoded_images(network, make_kept_data(tmp_path), [])
+    assert network.features._cache.num_lent == 2
+    network.features.clear()
+    encoded_images(network, make_kept_data(tmp_path / "other", copies_gb=0), [])
+    assert network.features._cache.num_lent == 0
+
+
+def encode_as_one_of_several(folder: Path, log: Path) -> None:
+    """Encode all images of a data set, as one of several processes that begin at once."""
+    torch.set_num_threads(1)
+    network, data = frozen(), make_kept_data(folder)
+    encode = type(network).encode
+
+    def counted(image):
+        with log.open("a") as file:
+            file.write("encoded\n")
+        return encode(network, image)
+
+    network.encode = counted
+    network.eval().prepare(data)
+    index = torch.arange(len(data.dataset))
+    network.encoded(data.images.stack(index), index)
+
+
+def test_of_two_processes_one_encodes_an_image(tmp_path):
+    images = len(make_kept_data(tmp_path).dataset)
+    context = multiprocessing.get_context("fork")
+    processes = [
+        context.Process(target=encode_as_one_of_several, args=(tmp_path, tmp_path / "log.txt")) for _ in range(2)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert len((tmp_path / "log.txt").read_text().split()) == images
 
 
 @pytest.mark.parametrize("change", ["weights", "size", "file"])

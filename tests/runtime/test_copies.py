@@ -1,6 +1,8 @@
 """Copies that outlive a run: used when nothing has changed, never when something has."""
 
+import multiprocessing
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
+from ralseg.cache_command import clear
 from ralseg.data import Folder, SegmentationData, SplitSizes
-from ralseg.data.copies import KeptCopies
 from ralseg.labels import GridLayout
+from ralseg.runtime.copies import KeptCopies
 from support.data import make_folder, write_png
 
 
@@ -94,6 +97,90 @@ def test_damaged_copy_is_made_anew(tmp_path, damage):
     assert copies.get(["key"], lambda: np.arange(100) + 2)[0] == 1
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_copy_of_something_else_is_made_anew(mapped, tmp_path):
+    copies = KeptCopies(tmp_path, 1_000_000)
+    copies.get(["mine"], lambda: np.arange(100))
+    (path,) = tmp_path.rglob("*.copy")
+    content = path.read_bytes()
+    path.unlink()
+    copies.get(["another's"], lambda: np.arange(100) + 7)
+    (other,) = tmp_path.rglob("*.copy")
+    other.write_bytes(content)
+    assert copies.get(["another's"], lambda: np.arange(100) + 7, mapped)[0] == 7
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int64])
+def test_mapped_arrays_are_the_same_and_their_files_stay_as_they_are(dtype, tmp_path):
+    copies = KeptCopies(tmp_path, 1_000_000)
+    made = (np.arange(60) % 7).astype(dtype).reshape(3, 4, 5)
+    first = copies.get(["features"], lambda: made, mapped=True)
+    again = copies.get(["features"], lambda: 1 / 0, mapped=True)
+    assert isinstance(first, np.memmap)
+    assert isinstance(again, np.memmap)
+    assert np.array_equal(first, made)
+    assert again.ctypes.data % 64 == 0
+    torch.from_numpy(again)[:] = 9
+    assert np.array_equal(first, made)
+    assert np.array_equal(copies.get(["features"], lambda: 1 / 0), made)
+
+
+def test_what_is_evicted_stays_readable_where_it_is_mapped(tmp_path):
+    copies = KeptCopies(tmp_path, 1_000_000)
+    mapped = copies.get(["features"], lambda: np.arange(5_000), mapped=True)
+    clear(tmp_path)
+    assert not list(tmp_path.rglob("*.copy"))
+    assert mapped.sum() == np.arange(5_000).sum()
+
+
+def make_slowly(folder: Path, log: Path, number: int) -> None:
+    """Ask for some copies, as one of several processes."""
+    copies = KeptCopies(folder, 10_000_000)
+
+    def make(key):
+        with log.open("a") as file:
+            file.write(f"{key}\n")
+        time.sleep(0.03)
+        return np.full(10, key)
+
+    for key in range(number):
+        assert copies.get(["slow", key], lambda key=key: make(key))[0] == key
+
+
+def test_of_several_processes_one_makes_a_copy(tmp_path):
+    log = tmp_path / "made.txt"
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=make_slowly, args=(tmp_path / "cache", log, 12)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert sorted(map(int, log.read_text().split())) == list(range(12))
+    assert not list((tmp_path / "cache").rglob("*.lock"))
+
+
+def die_while_making(folder: Path) -> None:
+    KeptCopies(folder, 1_000_000).get(["key"], lambda: os._exit(9))
+
+
+def test_a_process_that_died_while_making_a_copy_is_no_obstacle(tmp_path):
+    process = multiprocessing.get_context("fork").Process(target=die_while_making, args=(tmp_path,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 9
+    assert list(tmp_path.rglob("*.lock"))
+    assert KeptCopies(tmp_path, 1_000_000).get(["key"], lambda: np.arange(3)).sum() == 3
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_an_error_while_making_a_copy_lets_go_of_it(tmp_path):
+    copies = KeptCopies(tmp_path, 1_000_000)
+    with pytest.raises(ZeroDivisionError):
+        copies.get(["key"], lambda: 1 / 0)
+    assert copies.get(["key"], lambda: np.arange(3)).sum() == 3
+
+
 def test_pickles_in_copies_are_not_read(tmp_path):
     import io
     import zlib
@@ -103,7 +190,9 @@ def test_pickles_in_copies_are_not_read(tmp_path):
     (path,) = tmp_path.rglob("*.copy")
     buffer = io.BytesIO()
     np.save(buffer, np.array([print], dtype=object), allow_pickle=True)
-    path.write_bytes(zlib.crc32(buffer.getvalue()).to_bytes(4) + buffer.getvalue())
+    header = path.read_bytes()[:64]
+    content = header[12:] + buffer.getvalue()
+    path.write_bytes(header[:8] + zlib.crc32(content).to_bytes(4) + content)
     assert copies.get(["key"], lambda: np.arange(3) + 5)[0] == 5
 
 
