@@ -15,6 +15,7 @@ COMMANDS = {
     "fit": "play episodes on labelled images and learn the policy",
     "acquire": "spend a labelling budget with a learned policy or a heuristic, then train and test",
     "label": "label regions in a browser, while the model learns and asks for the next ones",
+    "explain": "a page about why a run chose its regions: features, scores, prediction and label",
     "predict": "the classes of all images of a folder, by a trained segmenter",
     "export": "a trained segmenter as ONNX, TorchScript or for segmentation-models-pytorch",
     "labels": "`ralseg labels export|import`: regions to label, and labels, as files of CVAT, COCO, VOC, PNG",

@@ -320,11 +320,11 @@ def load_data(config: dict[str, Any]) -> SegmentationData:
 
 
 def load_study_data(config: dict[str, Any]) -> SegmentationData | None:
-    """The data of a study's cells, for pictures; None where they are not at hand."""
+    """The data of a run or of a study's cells, for pictures; None where they are not at hand."""
     try:
         return load_data(config)
-    except (RalsegError, ArgumentError) as error:  # a report from results of other machines needs no data
-        logging.getLogger(__name__).warning("no pictures in the report: the data are not at hand (%s)", error)
+    except (RalsegError, ArgumentError) as error:  # a page about results of other machines needs no data
+        logging.getLogger(__name__).warning("no pictures of images: the data are not at hand (%s)", error)
         return None
 
 
@@ -390,6 +390,38 @@ def run(arguments: list[str]) -> int:
         return _dispatch(rest)
 
 
+def run_predict(arguments: list[str]) -> int:
+    """Run `predict`."""
+    from ralseg import predict_command
+
+    return predict_command.run_predict(arguments)
+
+
+def run_export(arguments: list[str]) -> int:
+    """Run `export`."""
+    from ralseg import export_command
+
+    return export_command.run_export(arguments)
+
+
+def run_labels(arguments: list[str]) -> int:
+    """Run `labels`."""
+    from ralseg import labels_command
+
+    return labels_command.run_labels(arguments, load_data)
+
+
+def run_explain(arguments: list[str]) -> int:
+    """Run `explain`."""
+    from ralseg import explain_command
+
+    return explain_command.run_explain(arguments, load_study_data)
+
+
+_ON_RUNS = {"predict": run_predict, "export": run_export, "labels": run_labels, "explain": run_explain}
+"""Commands that read what others have left, and are imported only when they are wanted."""
+
+
 def _dispatch(arguments: list[str]) -> int:
     sys.argv[1:] = arguments  # what Lightning gives to the processes that it starts for further devices
     command, rest = arguments[0], arguments[1:]
@@ -403,14 +435,8 @@ def _dispatch(arguments: list[str]) -> int:
         return run_label(rest)
     if command == "dashboard":
         return run_dashboard(rest)
-    if command in ("predict", "export"):
-        from ralseg import export_command, predict_command
-
-        return predict_command.run_predict(rest) if command == "predict" else export_command.run_export(rest)
-    if command == "labels":
-        from ralseg import labels_command
-
-        return labels_command.run_labels(rest, load_data)
+    if command in _ON_RUNS:
+        return _ON_RUNS[command](rest)
     if command == "fit":
         return run_cli(FitCLI, FitTrainer, arguments)
     if command == "acquire":

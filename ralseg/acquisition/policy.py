@@ -21,6 +21,8 @@ class Needs:
         representation: Features of sub-actions, for a query network.
         state: Features of the state set too.
         looks: Look at the candidates at all; if not, there are no entropies and predicted classes either.
+        pictures: The predicted classes of each candidate as a small picture, see ``pictures.py``; for those who tell
+            people, policies need none.
 
     Examples:
         >>> Needs(measures=("margin",)).looks
@@ -32,6 +34,7 @@ class Needs:
     representation: Representation | None = None
     state: bool = False
     looks: bool = True
+    pictures: bool = False
 
     def __post_init__(self) -> None:
         if not self.looks and (self.measures or self.labelled_measures or self.representation or self.state):
@@ -39,6 +42,23 @@ class Needs:
                 "Needs(looks=False) computes nothing about the candidates; leave out measures, labelled_measures, "
                 "representation and state, or set looks=True"
             )
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """What the scores of a step follow from, for people who ask why a region was chosen.
+
+    Where there are weights, a score is the sum of its values times the weights, and of what ``rest`` names.
+
+    Examples:
+        >>> Reasons(("entropy",), torch.zeros(2, 5, 1)).weights is None
+        True
+    """
+
+    names: tuple[str, ...]  # F of them
+    values: Tensor  # [K, N, F] of the candidates
+    weights: Tensor | None = None  # [F]; None: the score is no sum of these values
+    rest: str = ""  # what else the score holds; empty: nothing
 
 
 class Policy(ABC):
@@ -55,6 +75,20 @@ class Policy(ABC):
     @abstractmethod
     def scores(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Scores of the step's candidates, higher is better: [K, N]."""
+
+    def reasons(self, observation: Observation) -> Reasons:
+        """What people are told beside the scores: the entropy, single measures and named features that it reads.
+
+        Args:
+            observation: What :meth:`scores` was given.
+        """
+        told = {} if not self.needs.looks else {"entropy": observation.entropy}
+        told |= {name: values for name, values in observation.measures.items() if values.dim() == 2}
+        kind = self.needs.representation
+        names = kind.names if kind else ()
+        told |= dict(zip(names, observation.actions[..., -1 - len(names) : -1].unbind(-1), strict=True))
+        values = torch.stack([one.float().cpu() for one in told.values()], -1) if told else None
+        return Reasons(tuple(told), torch.empty(*observation.pools.shape, 0) if values is None else values)
 
 
 def epsilon_greedy(scores: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:

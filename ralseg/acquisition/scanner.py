@@ -10,6 +10,7 @@ from torch import Tensor
 from ralseg.acquisition import features
 from ralseg.acquisition.features import RegionFeatures
 from ralseg.acquisition.measures import RegionPredictions, find_measure
+from ralseg.acquisition.pictures import PICTURE, picture
 from ralseg.labels.layout import RegionMaps, Regions
 from ralseg.models.prediction import Seeds
 from ralseg.models.segmenter import Segmenter, predicted_classes
@@ -29,6 +30,7 @@ class Scan:
         labelled: [L, C] class shares of the regions labelled so far.
         labels: [R, *box_size] labels of the regions themselves, for measures that teach.
         judge: Gives the pixels that pay, for measures that teach.
+        pictures: Side of the pictures of predicted classes that are kept among the measures; 0: none.
     """
 
     pooling: features.EntropyPooling | None = None
@@ -38,6 +40,7 @@ class Scan:
     labelled: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     labels: Tensor | None = None
     judge: Callable[[], Any] | None = None
+    pictures: int = 0
 
 
 def scan(segmenter: Segmenter, regions: Regions, wanted: Tensor, what: Scan) -> RegionFeatures:
@@ -116,6 +119,9 @@ def _scan(
                 what.judge,
             )
             described = replace(described, measures={name: find_measure(name)(seen) for name in what.measures})
+        if what.pictures:
+            pictured = picture(classes, entropy.inside, what.pictures)
+            described = replace(described, measures=described.measures | {PICTURE: pictured})
         parts.append(described)
     segmenter.train(was_training)
     return RegionFeatures.join(parts)

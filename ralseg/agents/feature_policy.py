@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ralseg.acquisition.observation import Observation
-from ralseg.acquisition.policy import Needs
+from ralseg.acquisition.policy import Needs, Reasons
 from ralseg.acquisition.representation import FeatureSet, Representation
 from ralseg.agents.base import LearnedPolicy
 from ralseg.errors import ConfigError
@@ -42,6 +42,11 @@ class FeatureScore(nn.Module):
         situation, features = actions[..., : self.num_situations], actions[..., self.num_situations :]
         moved = situation[..., :, None] * features[..., None, :]
         return torch.cat([features, moved.flatten(-2)], -1)
+
+    def weights_in(self, situation: Tensor) -> Tensor:
+        """What each feature counts in a situation, the hidden layer aside: [1 + contexts] -> [A]."""
+        weights = self.weight + situation[0] * self.drift
+        return weights if self.turn is None else weights + situation[1:] @ self.turn
 
     def forward(self, actions: Tensor) -> Tensor:
         """Scores by time (share of the budget spent, less 1/2), contexts and features: [..., 1 + c + A] -> [...]."""
@@ -151,6 +156,18 @@ class FeaturePolicy(LearnedPolicy):
             uniform = torch.rand(scores.shape, generator=generator).clamp(min=1e-12, max=1 - 1e-7)
             scores = scores - self.randomness * (-uniform.log()).log()
         return scores
+
+    @torch.no_grad()
+    def reasons(self, observation: Observation) -> Reasons:
+        """The features and what each counts at this step: their products sum to the score, exactly where it is linear.
+
+        Args:
+            observation: What :meth:`scores` was given.
+        """
+        actions, situations = observation.actions[..., :-1].cpu(), self.net.num_situations
+        weights = self.net.weights_in(actions[0, 0, :situations].to(self.net.weight.device))
+        rest = ["a hidden layer"] * bool(self.hidden) + ["chance"] * bool(self.randomness)
+        return Reasons(self.names, actions[..., situations:], weights.cpu(), " and ".join(rest))
 
     def weights(self) -> dict[str, tuple[float, float]]:
         """What each feature counts at the begin and at the end of the budget."""

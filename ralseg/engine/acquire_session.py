@@ -1,7 +1,7 @@
 """The session of `ralseg acquire`: a policy spends a budget on the acquisition set."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ralseg.acquisition.observation import Observation
+from ralseg.acquisition.pictures import PICTURE, picture
 from ralseg.acquisition.policy import Needs, Policy
 from ralseg.data.datamodule import SegmentationData
 from ralseg.engine.modules import LabellingModule, Trained
+from ralseg.engine.reasons import among_candidates, packed
 from ralseg.engine.session import Choice, Session, StepResult
 from ralseg.errors import ConfigError, PoolExhausted
 from ralseg.labels.oracle import Oracle, Ranking
@@ -92,7 +94,9 @@ class AcquireSession(Session):
         self.config, self.policy, self.policy_identity = config, policy, policy_identity
         self.asked: list[int] = []  # regions that each step asked for; an oracle may leave some out
         self.values: list[float] = []  # score of each labelled region
+        self.reasons: dict[str, Any] = {}  # why the last step took its regions, see reasons.py
         self._choice: Choice | None = None  # of this step
+        self._pictures: dict[int, Tensor] = {}  # predicted classes of the regions of this step, before it
         self.predicted: list[Tensor] = []  # [C] predicted class shares of each labelled region, when it was chosen
         if config.budgets[-1] > len(self.regions):
             raise PoolExhausted(
@@ -118,9 +122,10 @@ class AcquireSession(Session):
     def candidates(self) -> tuple[Tensor, int, Needs]:
         """K pools of N, of which one each is taken; or all unlabelled regions, of which K are."""
         count = self.config.step_sizes(len(self.ledger))[0]
+        needs = replace(self.policy.needs, pictures=self.policy.needs.looks)
         if self.config.candidates == "global":
-            return self.ledger.unlabelled[None], count, self.policy.needs
-        return self.ledger.draw_pools(count, self.config.pool_size, self.stream("pools")), 1, self.policy.needs
+            return self.ledger.unlabelled[None], count, needs
+        return self.ledger.draw_pools(count, self.config.pool_size, self.stream("pools")), 1, needs
 
     def observe(self) -> Observation:
         """Steps 1 and 2; labels that people have corrected since the last step are known by then."""
@@ -177,10 +182,12 @@ class AcquireSession(Session):
         seen = self.observe()
         if self.policy.needs.looks:
             place = {region: i for i, region in enumerate(seen.pools.flatten().tolist())}
-            shares = seen.histogram.flatten(0, 1)[[place[region] for region in regions.tolist()]]
+            at = [place[region] for region in regions.tolist()]
         else:
-            shares = self.look_at(regions[None], 1, Needs()).histogram[0]
-        self.predicted += [share.half() for share in shares]
+            seen, at = self.look_at(regions[None], 1, Needs(pictures=True)), list(range(len(regions)))
+        self.predicted += [share.half() for share in seen.histogram.flatten(0, 1)[at]]
+        pictures = seen.measures[PICTURE].flatten(0, 1)[at]
+        self._pictures = dict(zip(regions.tolist(), pictures, strict=True))
 
     def learn(self, observation: Observation, choice: Choice, trained: Trained) -> StepResult:
         """A policy at work learns nothing; note what the step brought."""
@@ -189,6 +196,7 @@ class AcquireSession(Session):
         new = self.ledger.labelled[self.ledger.steps == self.step - 1]
         score_of = dict(zip(observation.pools.flatten().tolist(), choice.values.flatten().tolist(), strict=True))
         self.values += [score_of[region] for region in new.tolist()]
+        self.reasons = self._reasons(observation, choice.values, new.tolist())
         metrics = {
             "acquisition/labelled": float(labelled),
             "acquisition/labelled_percent": 100 * labelled / self.ledger.num_regions,
@@ -202,6 +210,32 @@ class AcquireSession(Session):
         line = f"step {self.step}/{self.step + self.steps_left} labelled {labelled}/{self.config.budgets[-1]}{miou}"
         # labelled regions on the x axis: charts become budget curves
         return StepResult(SET, labelled, labelled, metrics, line, line if is_budget else None, is_budget=is_budget)
+
+    def _reasons(self, observation: Observation, scores: Tensor, chosen: list[int]) -> dict[str, Any]:
+        """Why this step took its regions, what they were taken for, and what their labels say."""
+        told = among_candidates(observation, scores, self.policy.reasons(observation), chosen)
+        owners = self.regions.image_of(torch.tensor(chosen)).tolist()
+        for about, region, image in zip(told["regions"], chosen, owners, strict=True):
+            places = zip(self.regions.place_names, self.regions.place(region), strict=True)
+            about["image"] = self.data.dataset.names[self.data.splits[SET][image]]
+            about["place"] = ", ".join(f"{name} {number}" for name, number in places)
+            about["box"] = list(self.regions.file_box(region))
+            predicted = self._pictures[region]
+            about["predicted"] = packed(predicted)
+            about["labelled"] = packed(self._label_picture(region, max(predicted.shape)))
+        return {
+            "step": self.step - 1,
+            "policy": type(self.policy).__name__,
+            "classes": list(self.data.class_names),
+            "spent": (len(self.ledger) - len(chosen)) / self.config.budgets[-1],
+            **told,
+        }
+
+    def _label_picture(self, region: int, side: int) -> Tensor:
+        """The label of a region at the pixels at which its prediction is kept: [h, w]."""
+        mask = self.segmenter.at_labels(self.labels.mask([region]))[None]
+        cut = self.regions.cut(mask, torch.tensor([0]), torch.tensor([region]))
+        return picture(cut.values, cut.inside, side)[0]
 
     def cost(self) -> dict[str, Any]:
         """What the labels so far have cost people, as far as the oracle knows."""

@@ -23,6 +23,8 @@ from ralseg.engine.game_trainer import GameTrainer
 from ralseg.engine.loop import result_of, saved_session, session_of
 from ralseg.engine.modules import SEGMENTER, LabellingModule
 from ralseg.engine.news import TellFinal, TellSteps, news_of
+from ralseg.engine.reasons import FILE as REASONS
+from ralseg.engine.reasons import ReasonsFile
 from ralseg.engine.selection import class_frequencies, frequencies_of_set, selection_table, write_selection
 from ralseg.engine.trainer import RunTrainer, as_list
 from ralseg.errors import ConfigError
@@ -255,12 +257,18 @@ def _why_no_oracle(text: str) -> str:
 
 
 class SelectionFile(Callback):
-    """Keeps ``selection.csv`` up to date: people may want to look while it goes on."""
+    """Keeps ``selection.csv`` and ``reasons.jsonl`` up to date: people may want to look while it goes on."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Find the reasons of the steps that are done."""
+        self.reasons = ReasonsFile(Path(trainer.default_root_dir) / REASONS)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the table of what is labelled so far."""
+        """Write the table of what is labelled so far, and why the last of it was chosen."""
         if trainer.is_global_zero and not cast(RunTrainer, trainer).fast_dev_run:
-            write_atomically(Path(trainer.default_root_dir) / "selection.csv", selection_table(session_of(trainer)))
+            session: AcquireSession = session_of(trainer)
+            write_atomically(Path(trainer.default_root_dir) / "selection.csv", selection_table(session))
+            self.reasons.write(session.reasons)
 
 
 class AtBudgets(Checkpoint):

@@ -17,6 +17,7 @@ from torch import Tensor
 from ralseg.acquisition.candidates import Candidates
 from ralseg.acquisition.features import class_histogram
 from ralseg.acquisition.observation import Observation
+from ralseg.acquisition.pictures import side_for
 from ralseg.acquisition.policy import Needs, Policy
 from ralseg.acquisition.scanner import Scan, scan
 from ralseg.data.datamodule import SegmentationData
@@ -229,7 +230,8 @@ class Session(ABC):
                 state = scan(self.segmenter, state_set, torch.arange(len(state_set)), what).vector()
         with self.timed("candidates"):
             pooling, seed = kind.pooling if kind else None, self.stream_seed("measures")
-            what = Scan(pooling, needs.measures, seed, batch_size, labelled, labels, judge)
+            side = side_for(pools.numel()) if needs.pictures else 0
+            what = Scan(pooling, needs.measures, seed, batch_size, labelled, labels, judge, side)
             found = scan(self.segmenter, self.regions, pools.flatten(), what)
             on_labelled = self._look_at_labelled(needs)
         with self.timed("features"):

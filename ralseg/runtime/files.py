@@ -59,6 +59,17 @@ def write_atomically(
         raise
 
 
+def append_durably(path: Path, content: bytes) -> None:
+    """Add ``content`` at the end of a file, and wait for the disk; a reader may meet a part of it."""
+    try:
+        with path.open("ab") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise DataError(_why_not_written(path, len(content), error)) from error
+
+
 def flush_folder(folder: Path) -> None:
     """Make a renaming outlive a power cut, where the file system can."""
     with contextlib.suppress(OSError):

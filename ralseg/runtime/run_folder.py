@@ -24,6 +24,7 @@ _OWN = (
     *(CHECKPOINTS, "splits.json", "config*.yaml", "test*.json", "problem*.json", "mlflow.json", "unsent.jsonl"),
     *("episodes", "history.json", "learning_curve.png", "policy.ckpt"),
     *("selection.csv", "labels", "overlays", "to_label", "budget_*", "result.json", "final.json", "plan.json", "smp"),
+    *("reasons.jsonl", "explain.html"),
 )
 
 

@@ -179,7 +179,7 @@ def content(folder: Path) -> dict[str, Any]:
             found[name] = _plain(_of_checkpoint(read_checkpoint(path)), folder)
         elif path.name in ("history.json", "result.json", "final.json", "splits.json"):
             found[name] = _plain(json.loads(path.read_text()), folder)
-        elif path.is_file() and (path.suffix == ".csv" or "labels" in path.parts):
+        elif path.is_file() and (path.suffix == ".csv" or path.name == "reasons.jsonl" or "labels" in path.parts):
             found[name] = path.read_bytes()
     return found
 
