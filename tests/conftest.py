@@ -1,6 +1,7 @@
 """Shared fixtures. The OpenMP settings must stand before torch is imported."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -15,6 +16,7 @@ from ralseg.runtime.allowed_imports import VARIABLE
 from ralseg.runtime.signals import interrupts
 from support.configs import ACQUIRE, STUDY
 from support.data import small_data
+from support.forge import Forge, open_forge
 
 settings.register_profile("ralseg", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("ralseg")
@@ -33,6 +35,13 @@ def disks_are_not_waited_for():
     patch.setattr(os, "fsync", lambda descriptor: None)
     yield
     patch.undo()
+
+
+@pytest.fixture(scope="session")
+def forge() -> Iterator[Forge]:
+    """Commands in processes of their own, without the seconds that a start takes."""
+    with open_forge() as forge:
+        yield forge
 
 
 @pytest.fixture(autouse=True)

@@ -73,12 +73,11 @@ def trained(name, seed) -> float:
     return world.skill()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in AGENTS]
 )
-def test_the_toy_world_is_solved(name, seed):
-    assert trained(name, seed) > 0.9
+def test_the_toy_world_is_solved(name):
+    assert trained(name, seed=0) > 0.9
 
 
 # -- what a broken learner does -------------------------------------------------------------------

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -20,6 +19,7 @@ from PIL import Image
 from ralseg.annotation import Answers, Request
 from ralseg.cli import main
 from support.browser import SWITCHES, chromium, open_browser
+from support.forge import Forge
 from support.kills import content, difference
 from support.page import Person, stroke
 
@@ -50,22 +50,19 @@ class Labelling:
     """A process that runs `ralseg label`.
 
     Args:
+        forge: What starts it.
         folder: Where it is started.
         arguments: What is typed after it.
     """
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, forge: Forge, folder: Path, *arguments: str) -> None:
         self.log = folder / "label.log"
         self._skip = self.log.stat().st_size if self.log.exists() else 0
-        command = [sys.executable, "-m", "ralseg", "label", *arguments, *QUIET]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+        self.process = forge.start("label", *arguments, *QUIET, folder=folder, log=self.log)
 
     def said(self) -> str:
         """Its output."""
-        with self.log.open("rb") as log:
-            log.seek(self._skip)
-            return log.read().decode()
+        return self.log.read_bytes()[self._skip :].decode() if self.log.exists() else ""
 
     def url(self) -> str:
         """Where the page is, once it is there."""
@@ -93,13 +90,13 @@ def expected_of(request: Request, folder: Path, region: int) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_from_photographs_to_predictions(nuclei):
+def test_from_photographs_to_predictions(nuclei, forge):
     assert main(["init", "nuclei"]) == 0
     short = ["--trainer.max_epochs", "6", "--trainer.check_val_every_n_epoch", "3"]
     assert main(["pretrain", "--config", "nuclei.yaml", *short, *QUIET]) == 0
     quick = ["--trainer.acquisition.budgets", "[3, 5]", "--trainer.acquisition.regions_per_step", "3"]
     quick += ["--trainer.final.max_steps", "6", "--trainer.final.validate_every", "3"]
-    labelling = Labelling(nuclei.parent, "--config", "nuclei.yaml", *quick)
+    labelling = Labelling(forge, nuclei.parent, "--config", "nuclei.yaml", *quick)
     folder = nuclei.parent / "runs/nuclei/acquire/to_label"
     masks: dict[int, np.ndarray] = {}
     try:
@@ -282,25 +279,25 @@ def plain(folder: Path) -> dict:
 
 
 @pytest.mark.slow
-def test_kills_of_server_and_browser_lose_nothing(tmp_path):
+def test_kills_of_server_and_browser_lose_nothing(tmp_path, forge):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     chromium()
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
         folder.mkdir()
         (folder / "label.yaml").write_text(CONFIG)
-    reference = Labelling(whole, "--config", "label.yaml")
+    reference = Labelling(forge, whole, "--config", "label.yaml")
     label_by_http(reference.url())
     assert reference.end() == 0, reference.said()
 
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     rng, saved, is_over = random.Random(seed), set(), False
-    labelling, browser = Labelling(cut, "--config", "label.yaml"), None
+    labelling, browser = Labelling(forge, cut, "--config", "label.yaml"), None
     with playwright.sync_playwright() as driver:
         try:
             for trial in ["server", "browser", "both", "server", "end"]:
-                labelling = Labelling(cut, "--config", "label.yaml") if labelling.process.poll() else labelling
+                labelling = Labelling(forge, cut, "--config", "label.yaml") if labelling.process.poll() else labelling
                 url = labelling.url()
                 browser = browser or Chromium(tmp_path / "browser", driver)
                 moment = time.monotonic() + (300 if trial == "end" else rng.uniform(0.5, 3.0))
@@ -327,9 +324,9 @@ def test_kills_of_server_and_browser_lose_nothing(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_waiting_at_once_and_the_same_command_goes_on(tmp_path, number):
+def test_a_signal_ends_the_waiting_at_once_and_the_same_command_goes_on(tmp_path, forge, number):
     (tmp_path / "label.yaml").write_text(CONFIG)
-    labelling = Labelling(tmp_path, "--config", "label.yaml")
+    labelling = Labelling(forge, tmp_path, "--config", "label.yaml")
     url = labelling.url()
     for _ in range(600):
         if json.load(urllib.request.urlopen(f"{url}api/state"))["phase"] == "label":
@@ -341,7 +338,7 @@ def test_a_signal_ends_the_waiting_at_once_and_the_same_command_goes_on(tmp_path
     labelling.kill(number)
     assert labelling.end(60) == 128 + number  # seconds that a busy machine may need; who waits for people has no end
     assert "the same command goes on where this one was" in labelling.said()
-    again = Labelling(tmp_path, "run")  # by its folder, too
+    again = Labelling(forge, tmp_path, "run")  # by its folder, too
     assert again.url() == url
     label_by_http(url)
     assert again.end() == 0, again.said()

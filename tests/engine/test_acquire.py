@@ -22,9 +22,7 @@ from ralseg.errors import ConfigError
 from ralseg.labels import GridLayout
 from support.configs import ACQUIRE
 from support.data import small_data
-from support.games import acquire, final, segmenter, selected
-
-SHORT = {"final": final(max_steps=2)}
+from support.games import UNTRAINED, acquire, segmenter, selected
 
 
 def test_everything_that_is_written(tmp_path):
@@ -61,7 +59,7 @@ def test_everything_that_is_written(tmp_path):
 @pytest.mark.parametrize("name", sorted(HEURISTICS))
 @pytest.mark.parametrize("candidates", ["pools", "global"])
 def test_every_heuristic_in_both_modes(tmp_path, name, candidates):
-    acquire(tmp_path, name, candidates=candidates, options=SHORT)
+    acquire(tmp_path, name, candidates=candidates, options=UNTRAINED)
     assert len(set(selected(tmp_path))) == 10
 
 
@@ -87,7 +85,7 @@ def test_what_is_not_looked_at_costs_no_look_and_is_noted_all_the_same(tmp_path,
     for name, needs in (("blind", Uniform.needs), ("looking", Needs())):
         looked.append(0)
         monkeypatch.setattr(Uniform, "needs", needs)
-        acquire(tmp_path / name, "uniform", options=SHORT)
+        acquire(tmp_path / name, "uniform", options=UNTRAINED)
     assert looked == [10, 10 * 3]
     assert (tmp_path / "blind/selection.csv").read_text() == (tmp_path / "looking/selection.csv").read_text()
 
@@ -102,7 +100,7 @@ def test_what_is_not_looked_at_costs_no_look_and_is_noted_all_the_same(tmp_path,
     ],
 )
 def test_budgets_are_met_exactly(tmp_path, rules, count):
-    acquire(tmp_path, "uniform", options=SHORT, **rules)
+    acquire(tmp_path, "uniform", options=UNTRAINED, **rules)
     assert len(set(selected(tmp_path))) == len(selected(tmp_path)) == count
 
 
@@ -116,19 +114,26 @@ def test_impossible_budgets_are_refused(tmp_path):
 
 
 def test_whole_images_by_configuration(tmp_path):
-    acquire(tmp_path, data=small_data(layout=GridLayout(1, 1)), budgets=[3], regions_per_step=1, pool_size=2)
+    acquire(
+        tmp_path,
+        data=small_data(layout=GridLayout(1, 1)),
+        budgets=[3],
+        regions_per_step=1,
+        pool_size=2,
+        options=UNTRAINED,
+    )
     assert {row[2:] for row in selected(tmp_path)} == {("0", "0")}
 
 
 def test_steps_can_be_scored(tmp_path):
-    _, result = acquire(tmp_path, score_steps=True)
+    _, result = acquire(tmp_path, score_steps=True, options=UNTRAINED)
     assert len(result["miou_by_step"]) == 4  # theta_0, and after each step
-    acquire(tmp_path / "not", score_steps=False)
+    acquire(tmp_path / "not", score_steps=False, options=UNTRAINED)
     assert selected(tmp_path) == selected(tmp_path / "not")
 
 
 def test_the_last_step_leaves_its_result_on_the_loop(tmp_path):
-    trainer, _ = acquire(tmp_path, score_steps=True, options=SHORT)
+    trainer, _ = acquire(tmp_path, score_steps=True, options=UNTRAINED)
     result = trainer.fit_loop.result
     assert (result.kind, result.axis, result.labelled, result.is_budget) == (SET, 10, 10, True)
     assert result.line == result.news

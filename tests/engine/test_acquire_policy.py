@@ -10,7 +10,7 @@ from ralseg.data import Folder, SegmentationData, SplitSizes
 from ralseg.errors import ConfigError
 from ralseg.labels import GridLayout
 from support.data import make_folder, small_data
-from support.games import acquire, dqn, final, game, play, segmenter, selected
+from support.games import UNTRAINED, acquire, dqn, game, play, segmenter, selected
 
 LINEAR = {"features": "summary", "use_gate": False, "use_state": False, "linear": True, "norm": "none"}
 
@@ -22,12 +22,12 @@ def test_a_policy_that_has_learned_nothing_is_its_prior(tmp_path, prior):
     content = {"ralseg": {"policy": network.description()}, "state_dict": network.state_dict()}
     torch.save(content, tmp_path / "policy.ckpt")
     for name, policy in (("learned", str(tmp_path / "policy.ckpt")), ("object", network), ("heuristic", prior)):
-        acquire(tmp_path / name, policy, options={"final": final(max_steps=2)})
+        acquire(tmp_path / name, policy, options=UNTRAINED)
     assert selected(tmp_path / "learned") == selected(tmp_path / "object") == selected(tmp_path / "heuristic")
 
 
 def test_a_learned_policy_is_used_as_it_was_trained(tmp_path, policy_file):
-    _, result = acquire(tmp_path, policy_file)
+    _, result = acquire(tmp_path, policy_file, options=UNTRAINED)
     assert result["method"].startswith("learned-")
     assert len(set(selected(tmp_path))) == 10
 
@@ -66,7 +66,7 @@ class Wrong(Policy):
 def test_a_policy_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own_policy.py").write_text(OWN)
-    _, result = acquire(tmp_path / "run", "own_policy.Rarest", args={"wanted": 2})
+    _, result = acquire(tmp_path / "run", "own_policy.Rarest", args={"wanted": 2}, options=UNTRAINED)
     assert result["method"] == "own_policy.Rarest"
     for name, message in (
         ("own_policy.Rarer", "cannot be imported"),

@@ -83,8 +83,7 @@ def files(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(("name", "count"), [("blocks", 2), ("dqn", 1)])
 def test_the_run_is_the_same_whoever_plays(tmp_path, here, played_here, name, count):
     folder, expected, listened = played_here[name]
     listen = Listen()
@@ -122,12 +121,12 @@ class Kill(pl.Callback):
 
 
 @pytest.mark.slow
-def test_two_processes_of_which_one_is_killed(tmp_path, played_here, caplog):
+def test_an_actor_that_is_killed_is_replaced(tmp_path, played_here, caplog):
     _, expected, _ = played_here["blocks"]
     kill = Kill()
-    assert_same(expected, learned(play(tmp_path, RULES, three(), actors=2, callbacks=[kill])))
+    assert_same(expected, learned(play(tmp_path, RULES, three(), actors=1, callbacks=[kill])))
     assert caplog.text.count("a worker has died (exit code -9)") == 1
-    assert len(kill.pool._living) == 3
+    assert len(kill.pool._living) == 2
     assert all(worker.process.poll() is not None for worker in kill.pool._living)  # none outlives the run
     assert not (tmp_path / "lightning_logs").exists()
 
@@ -148,24 +147,24 @@ def test_actors_on_ray(tmp_path, played_here):
         ("dqn", 1, 4),  # amid a game of validation
         ("dqn", 1, 20),  # amid a game of training, which this process plays
         ("blocks", 1, 4),
-        ("blocks", 1, 17),  # amid the second game of a block
-        ("blocks", 0, 20),  # of which this process has played the first steps
+        ("blocks", 1, 11),  # amid the second game of a block
+        ("blocks", 0, 14),  # of which this process has played the first steps
     ],
 )
 def test_a_run_that_was_cut_off_amid_games_ends_like_one_that_was_not(tmp_path, here, played_here, name, before, stop):
     _, expected, _ = played_here[name]
-    play(tmp_path, RULES, AGENTS[name](), max_epochs=stop, checkpoint_every=1, actors=before)
-    trainer = play(tmp_path, RULES, AGENTS[name](), ckpt="last", checkpoint_every=1, actors=1)
+    play(tmp_path, RULES, AGENTS[name](), max_epochs=stop, checkpoint_every=stop, actors=before)
+    trainer = play(tmp_path, RULES, AGENTS[name](), ckpt="last", actors=1)
     assert_same(expected, learned(trainer))
 
 
 @pytest.mark.slow
 def test_without_actors_a_run_goes_on_between_games_only(tmp_path, here, played_here):
     _, expected, _ = played_here["blocks"]
-    play(tmp_path, RULES, three(), max_epochs=14, checkpoint_every=1, actors=2)
+    play(tmp_path, RULES, three(), max_epochs=8, checkpoint_every=8, actors=2)
     with pytest.raises(ConfigError, match=r"trainer\.actors=0, but .* go on with trainer\.actors=1"):
         play(tmp_path, RULES, three(), ckpt="last")
-    play(tmp_path, RULES, three(), max_epochs=15, checkpoint_every=1, actors=2, ckpt="last")
+    play(tmp_path, RULES, three(), max_epochs=9, checkpoint_every=9, actors=2, ckpt="last")
     assert_same(expected, learned(play(tmp_path, RULES, three(), ckpt="last")))
 
 

@@ -26,8 +26,8 @@ PERTURBED = {"exploration": "perturbed", "epsilon_start": 1.0, "standardise": Tr
 def test_a_run_that_was_cut_off_ends_like_one_that_was_not(tmp_path, options):
     agent, rules = partial(dqn, **options), game(episodes=2, validation_every=1)
     whole = play(tmp_path / "whole", rules, agent())
-    play(tmp_path / "cut", rules, agent(), max_epochs=14, checkpoint_every=1)  # in the middle of a training episode
-    resumed = play(tmp_path / "cut", rules, agent(), ckpt="last", checkpoint_every=1)
+    play(tmp_path / "cut", rules, agent(), max_epochs=14, checkpoint_every=14)  # in the middle of a training episode
+    resumed = play(tmp_path / "cut", rules, agent(), ckpt="last")
     one, two = module_of(whole).agent, module_of(resumed).agent
     assert one.num_steps == two.num_steps == 6
     for key, value in one.state_dict().items():

@@ -65,9 +65,9 @@ def test_the_run_is_the_same_whoever_plays(tmp_path, here, whole):
 )
 def test_a_run_that_was_cut_off_amid_a_group_ends_like_one_that_was_not(tmp_path, here, whole, stop, before, after):
     name, _, expected = whole
-    cut = played(tmp_path, name, max_epochs=stop, checkpoint_every=1, actors=before)
+    cut = played(tmp_path, name, max_epochs=stop, checkpoint_every=stop, actors=before)
     assert cut.fit_loop.session.agent.gains  # else it was not in the middle of a group
-    assert_same(expected, learned(played(tmp_path, name, ckpt="last", checkpoint_every=1, actors=after)))
+    assert_same(expected, learned(played(tmp_path, name, ckpt="last", actors=after)))
 
 
 @pytest.mark.slow

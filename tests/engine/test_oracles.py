@@ -15,9 +15,7 @@ from ralseg.engine.loop import saved_session
 from ralseg.errors import RalsegError
 from ralseg.runtime.checkpoints import read_checkpoint
 from support.configs import ACQUIRE
-from support.games import Killed, acquire, assert_same, final, selected
-
-SHORT = {"final": final(max_steps=2)}
+from support.games import UNTRAINED, Killed, acquire, assert_same, selected
 
 
 class Hesitant(MaskOracle):
@@ -57,7 +55,7 @@ def test_an_oracle_that_answers_in_part_still_meets_the_budget_exactly(tmp_path)
 
 
 def test_what_was_left_out_is_noted_neither_in_scores_nor_in_predictions(tmp_path):
-    trainer, _ = acquire(tmp_path, Highest(), oracle=Hesitant(), options=SHORT)
+    trainer, _ = acquire(tmp_path, Highest(), oracle=Hesitant(), options=UNTRAINED)
     session = trainer.fit_loop.session
     rows = list(csv.DictReader((tmp_path / "selection.csv").open()))
     assert [float(row["score"]) for row in rows] == session.ledger.labelled.tolist()
@@ -96,12 +94,12 @@ class Waiting(MaskOracle):
 
 
 def test_a_run_without_an_answer_waits_and_goes_on(tmp_path, capsys):
-    acquire(tmp_path / "whole", options=SHORT)
-    _, nothing = acquire(tmp_path / "run", oracle=Waiting(answers=False), options=SHORT)
+    acquire(tmp_path / "whole", options=UNTRAINED)
+    _, nothing = acquire(tmp_path / "run", oracle=Waiting(answers=False), options=UNTRAINED)
     assert nothing is None
     assert "Waiting has labelled none of the 4 regions of step 1 yet" in capsys.readouterr().out
     assert len(selected(tmp_path / "run")) == 4
-    acquire(tmp_path / "run", oracle=Waiting(answers=True), ckpt="last", options=SHORT)
+    acquire(tmp_path / "run", oracle=Waiting(answers=True), ckpt="last", options=UNTRAINED)
     assert selected(tmp_path / "run") == selected(tmp_path / "whole")
 
 
@@ -112,7 +110,7 @@ def test_labels_that_nobody_asked_for_are_refused(tmp_path):
             return Answer(others, self.label(others))
 
     with pytest.raises(RalsegError, match=r"Eager labelled regions that nobody asked for \(step 0\)"):
-        acquire(tmp_path, oracle=Eager(), options=SHORT)
+        acquire(tmp_path, oracle=Eager(), options=UNTRAINED)
 
 
 class Sloppy(MaskOracle):
@@ -163,11 +161,11 @@ class Corrected(MaskOracle):
 
 def test_masks_that_were_corrected_between_two_runs_are_used_and_told(tmp_path, caplog):
     with pytest.raises(Killed):
-        acquire(tmp_path, oracle=Corrected({}, fails_at=1), options=SHORT)
+        acquire(tmp_path, oracle=Corrected({}, fails_at=1), options=UNTRAINED)
     ledger = saved_session(read_checkpoint(tmp_path / "checkpoints" / "last.ckpt"))["ledger"]
     region = int(ledger["labelled"][2])
     assert not [record for record in caplog.records if "corrected" in record.getMessage()]
-    trainer, result = acquire(tmp_path, oracle=Corrected({region: 3}), ckpt="last", options=SHORT)
+    trainer, result = acquire(tmp_path, oracle=Corrected({region: 3}), ckpt="last", options=UNTRAINED)
     warnings = [record for record in caplog.records if "corrected since the checkpoint" in record.getMessage()]
     assert [record.levelname for record in warnings] == ["WARNING"]
     assert str([region]) in warnings[0].getMessage()
@@ -183,13 +181,13 @@ def test_masks_that_were_corrected_between_two_runs_are_used_and_told(tmp_path, 
 
 def test_what_was_corrected_stays_noted_when_a_run_is_resumed_again(tmp_path):
     with pytest.raises(Killed):
-        acquire(tmp_path, oracle=Corrected({}, fails_at=1), options=SHORT)
+        acquire(tmp_path, oracle=Corrected({}, fails_at=1), options=UNTRAINED)
     first, *_, last = saved_session(read_checkpoint(tmp_path / "checkpoints" / "last.ckpt"))["ledger"][
         "labelled"
     ].tolist()
     with pytest.raises(Killed):
-        acquire(tmp_path, oracle=Corrected({last: 3}, fails_at=2), ckpt="last", options=SHORT)
-    _, result = acquire(tmp_path, oracle=Corrected({last: 3, first: 4}), ckpt="last", options=SHORT)
+        acquire(tmp_path, oracle=Corrected({last: 3}, fails_at=2), ckpt="last", options=UNTRAINED)
+    _, result = acquire(tmp_path, oracle=Corrected({last: 3, first: 4}), ckpt="last", options=UNTRAINED)
     assert result["corrected"] == sorted([first, last])
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -62,23 +63,43 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(SUPPORT), "OMP_NUM_THREADS": "1"}
 
 
-def run(folder: Path, config: dict, *arguments: str, processes: int) -> Path:
-    """Run a command here, or as two processes as a person would; returns the run's folder."""
-    file, root = folder / "config.yaml", folder / f"{processes}"
-    file.write_text(yaml.safe_dump({"seed_everything": 3, **config}))
-    command = [arguments[0], "--config", str(file), *arguments[1:], "--trainer.default_root_dir", str(root)]
-    if processes == 1:
-        assert main(command) == 0
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def run(tmp_path, forge):
+    """Run a command here, or in two processes as `torchrun` starts them; gives the run's folder."""
+
+    def in_processes(count: int, config: dict, *arguments: str) -> Path:
+        file, root = tmp_path / "config.yaml", tmp_path / f"{count}"
+        file.write_text(yaml.safe_dump({"seed_everything": 3, **config}))
+        command = [arguments[0], "--config", str(file), *arguments[1:], "--trainer.default_root_dir", str(root)]
+        if count == 1:
+            assert main(command) == 0
+            return root
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "test"}
+        place |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
+        ranks = [
+            forge.start(*command, *TWO, *WITNESS, folder=tmp_path, log=tmp_path / f"rank{rank}.txt", **place,
+                        RANK=str(rank), LOCAL_RANK=str(rank))
+            for rank in (0, 1)
+        ]  # fmt: skip
+        try:
+            for rank in ranks:
+                assert rank.wait(240) == 0, rank.log.read_text()[-3000:]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        ended = [json.loads((root / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+        assert ended[0] == ended[1], "the ranks end with different weights"
+        assert ended[0]["ranks"] == 2
         return root
-    done = subprocess.run(
-        [sys.executable, "-m", "ralseg", *command, *TWO, *WITNESS],
-        cwd=folder, env=environment(), timeout=240, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    ended = [json.loads((root / f"rank{rank}.json").read_text()) for rank in (0, 1)]
-    assert ended[0] == ended[1], "the ranks end with different weights"
-    assert ended[0]["ranks"] == 2
-    return root
+
+    return in_processes
 
 
 def scores(history: list[dict]) -> list[float]:
@@ -86,14 +107,14 @@ def scores(history: list[dict]) -> list[float]:
 
 
 @pytest.mark.slow
-def test_fit_plays_the_same_game(tmp_path):
+def test_fit_plays_the_same_game(run):
     config = {
         "trainer": TRAINER | {"game": GAME},
         "model": IN_GAME,
         "agent": AGENT,
         "data": data(num_val=5),
     }
-    one, two = (run(tmp_path, config, "fit", processes=n) for n in (1, 2))
+    one, two = (run(count, config, "fit") for count in (1, 2))
     first, second = (json.loads((folder / "history.json").read_text()) for folder in (one, two))
     assert len(first) == len(second) == 4
     for path in (one / "episodes").iterdir():
@@ -103,7 +124,7 @@ def test_fit_plays_the_same_game(tmp_path):
 
 
 @pytest.mark.slow
-def test_acquire_when_nothing_is_left_for_the_second_rank(tmp_path):
+def test_acquire_when_nothing_is_left_for_the_second_rank(run):
     """The reward set has one image; the policy looks at what is labelled too, of which there is nothing at first."""
     config = {
         "trainer": TRAINER
@@ -114,7 +135,7 @@ def test_acquire_when_nothing_is_left_for_the_second_rank(tmp_path):
         "model": IN_GAME,
         "data": data(num_val=1),
     }
-    one, two = (run(tmp_path, config, "acquire", "--policy", "coreset", processes=n) for n in (1, 2))
+    one, two = (run(count, config, "acquire", "--policy", "coreset") for count in (1, 2))
     assert (two / "selection.csv").read_text() == (one / "selection.csv").read_text()
     first, second = (json.loads((folder / "result.json").read_text()) for folder in (one, two))
     assert second["miou_by_step"] == pytest.approx(first["miou_by_step"], abs=1e-5)
@@ -124,13 +145,13 @@ def test_acquire_when_nothing_is_left_for_the_second_rank(tmp_path):
 
 
 @pytest.mark.slow
-def test_pretrain_counts_every_image_once(tmp_path):
+def test_pretrain_counts_every_image_once(run):
     config = {
         "trainer": TRAINER | {"max_epochs": 2},
         "model": {"class_path": "ralseg.FPNSegmenter", "init_args": SEGMENTER | {"class_weights": "inverse_sqrt"}},
         "data": data(num_val=3),
     }
-    one, two = (run(tmp_path, config, "pretrain", processes=n) for n in (1, 2))
+    one, two = (run(count, config, "pretrain") for count in (1, 2))
     first, second = (torch.load(folder / "checkpoints/last.ckpt", weights_only=True) for folder in (one, two))
     for name, weights in first["state_dict"].items():
         assert torch.allclose(second["state_dict"][name], weights, atol=1e-5), name
@@ -147,7 +168,7 @@ def test_pretrain_counts_every_image_once(tmp_path):
 
 
 @pytest.mark.slow
-def test_statistics_of_a_trained_encoder_are_the_same_on_all_ranks(tmp_path):
+def test_statistics_of_a_trained_encoder_are_the_same_on_all_ranks(run):
     trained = IN_GAME | {"init_args": SEGMENTER | {"freeze_encoder": False}}
     rules = GAME | {"budget": 4, "validation_plays": 0}
     config = {
@@ -156,7 +177,7 @@ def test_statistics_of_a_trained_encoder_are_the_same_on_all_ranks(tmp_path):
         "agent": AGENT,
         "data": data(num_val=2),
     }
-    run(tmp_path, config, "fit", processes=2)  # which looks at the weights
+    run(2, config, "fit")  # which looks at the weights
 
 
 # -- the pieces, with ranks that are only pretended ------------------------------------------------

@@ -246,7 +246,8 @@ def test_episodes_leave_out_what_their_own_theta_0_has_seen(tmp_path):
 )
 def test_a_game_that_was_killed_ends_like_one_that_was_not(tmp_path, rules, agent, options):
     files = [theta_0(tmp_path / f"{seed}.ckpt", seed=seed, fit_images=2) for seed in range(2)]
-    rules, stops = game(initial_weights=files, **OTHERS, **rules), (7, 12, 14)  # in an episode, between, in another
+    rules = game(initial_weights=files, validation_plays=2, **OTHERS, **rules)
+    stops = (7, 12, 14)  # in an episode, between, in another
 
     def run(name, **more):
         return play(tmp_path / name, rules, agent(), data=towns(**options), checkpoint_every=1, **more)

@@ -52,7 +52,7 @@ def test_a_damaged_checkpoint_is_seen(tmp_path, how):
 
 @pytest.mark.slow
 def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, caplog):
-    whole = play(tmp_path / "whole", game(), checkpoint_every=1)
+    whole = play(tmp_path / "whole", game())
     play(tmp_path / "cut", game(), max_epochs=7, checkpoint_every=1)
     last = tmp_path / "cut" / LAST
     assert read_checkpoint(previous_of(last))["epoch"] == read_checkpoint(last)["epoch"] - 1
@@ -60,7 +60,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, caplog
     with pytest.raises(DataError, match="damaged"):  # a file that is named is taken or refused
         play(tmp_path / "cut", game(), ckpt=str(last), checkpoint_every=1)
     caplog.clear()
-    resumed = play(tmp_path / "cut", game(), ckpt="last", checkpoint_every=1)
+    resumed = play(tmp_path / "cut", game(), ckpt="last")
     assert [r for r in caplog.records if "the one before it" in r.getMessage()]
     assert_same(everything(whole), everything(resumed))
 

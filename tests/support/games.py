@@ -2,14 +2,27 @@
 
 import csv
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import lightning.pytorch as pl
+import numpy as np
 import pytest
 import torch
 
 from ralseg.agents import DQN, Agent, PairedBlocks
-from ralseg.engine import AcquireTrainer, AcquisitionConfig, FinalTraining, FitTrainer, Game, learning_curves
+from ralseg.data import SyntheticStreets
+from ralseg.engine import (
+    AcquireTrainer,
+    AcquisitionConfig,
+    FinalTraining,
+    FitTrainer,
+    Game,
+    acquire_trainer,
+    learning_curves,
+)
 from ralseg.engine.modules import FitModule
 from ralseg.models import FPNSegmenter
 from support.data import small_data
@@ -47,6 +60,32 @@ class Photograph(pl.Callback):
             shutil.copytree(folder, folder.with_name(f"cut {trainer.current_epoch}"))
 
 
+@cache
+def drawn(seed: int, scene: int, height: int, width: int, domain: str) -> tuple[np.ndarray, np.ndarray]:
+    """Image and mask of a synthetic street."""
+    street = SyntheticStreets(0, 0, 1, height, width, domain, seed)
+    street._scenes = [scene]
+    return DRAW_IMAGE(street, 0), DRAW_MASK(street, 0)
+
+
+DRAW_IMAGE, DRAW_MASK = SyntheticStreets.read_image, SyntheticStreets.read_mask
+
+
+@contextmanager
+def quick() -> Iterator[pytest.MonkeyPatch]:
+    """Streets are drawn once for all games of a process: a tenth of the time of a small one."""
+
+    def kept(which: int):
+        return lambda streets, index: drawn(
+            streets.seed, streets._scenes[index], streets.height, streets.width, streets.domain
+        )[which].copy()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SyntheticStreets, "read_image", kept(0))
+        patch.setattr(SyntheticStreets, "read_mask", kept(1))
+        yield patch
+
+
 def game(**changes) -> Game:
     """36 regions in 6 images; an episode labels 10 of them in steps of 4, 4 and 2."""
     options = {
@@ -54,7 +93,7 @@ def game(**changes) -> Game:
         "regions_per_step": 4,
         "pool_size": 3,
         "episodes": 4,
-        "validation_plays": 2,
+        "validation_plays": 1,
         "validation_every": 2,
     }
     return Game(**(options | changes))
@@ -95,7 +134,7 @@ def play(
     """
     trainer = FitTrainer(rules, default_root_dir=str(folder), **(QUIET | options))
     data = data or small_data(flip=True)
-    with pytest.MonkeyPatch.context() as patch:
+    with quick() as patch:
         if not draws:
             patch.setattr(learning_curves, "draw_learning_curve", lambda *drawn: None)
         trainer.fit(model or segmenter(), datamodule=data, agent=agent or dqn(), ckpt=ckpt)
@@ -105,6 +144,11 @@ def play(
 def module_of(trainer: FitTrainer) -> FitModule:
     """The root module of a trainer that has played."""
     return trainer.lightning_module
+
+
+NO_SCORES = {"test_set/miou": 0.0, "reward_set/miou": 0.0, "iterations": 0}
+UNTRAINED = {"final": None}
+"""Options of an acquisition of which only the choice counts: the final training would take most of its time."""
 
 
 def final(**changes) -> FinalTraining:
@@ -117,10 +161,13 @@ def acquire(
 ):
     """Acquire 10 of 36 regions in steps of 4, 4 and 2; returns the trainer and its result."""
     rules = {"budgets": [10], "regions_per_step": 4, "pool_size": 3} | rules
-    trainer = AcquireTrainer(
-        AcquisitionConfig(**rules), **({"final": final()} | QUIET | (options or {})), default_root_dir=str(folder)
-    )
-    return trainer, trainer.acquire(model or segmenter(), data or small_data(), policy, args, oracle, ckpt)
+    options = {"final": final()} | QUIET | (options or {})
+    with quick() as patch:
+        if options["final"] is None:
+            options["final"] = final()
+            patch.setattr(acquire_trainer, "train_final", lambda *asked: dict(NO_SCORES))
+        trainer = AcquireTrainer(AcquisitionConfig(**rules), **options, default_root_dir=str(folder))
+        return trainer, trainer.acquire(model or segmenter(), data or small_data(), policy, args, oracle, ckpt)
 
 
 def selected(folder: Path) -> list[tuple[str, ...]]:
