@@ -72,6 +72,7 @@ def test_policies_of_the_first_version_still_load(path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # a minute by itself; a busy machine takes its time
 def test_the_wheel_runs_where_there_is_no_repository():
     done = subprocess.run(
         [sys.executable, "tests/support/release.py", "--short"], cwd=REPO, capture_output=True, text=True
