@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from ralseg.cli import main
+from ralseg.cli import COMMANDS, main
 from ralseg.config import config_folder
 from support.configs import PRETRAIN
 from support.data import make_folder
@@ -52,6 +52,11 @@ def test_unknown_commands_and_configs(capsys):
     assert "unknown command 'fitt'" in capsys.readouterr().err
     assert main(["pretrain", "--config", "nope.yaml"]) == 2
     assert "synthetic_pretrain.yaml" in capsys.readouterr().err
+
+
+def test_the_page_of_commands_has_all_of_them():
+    page = (REPO / "docs/commands.md").read_text()
+    assert [name for name in COMMANDS if f"\nralseg {name} " not in page] == []
 
 
 def test_print_config_of_data_check(folder, capsys):
