@@ -135,6 +135,7 @@ bench: $(READY)  ## what things cost, as ratios
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/predict.py
+	PYTHONPATH=. $(BIN)/python benchmarks/reasons.py
 
 bench-short: export OMP_NUM_THREADS ?= 1
 bench-short: $(READY)  ## benchmarks in a shortened form; fails when a ratio is over its bar
