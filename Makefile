@@ -84,6 +84,9 @@ DOCS := .docs
 docs: $(DOCS)/.ready  ## the docs site in site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --clean --quiet
 
+docs-check: docs $(READY)  ## look at every page of the docs site in chromium, on a desk and on a phone; follow all links
+	$(BIN)/python tests/support/site.py site
+
 $(DOCS)/.ready: docs/requirements.txt
 	$(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
