@@ -84,6 +84,9 @@ DOCS := .docs
 docs: $(DOCS)/.ready  ## the docs site in site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --clean --quiet
 
+docs-check: docs $(READY)  ## look at every page of the docs site in chromium, on a desk and on a phone; follow all links
+	$(BIN)/python tests/support/site.py site
+
 $(DOCS)/.ready: docs/requirements.txt
 	$(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
@@ -135,6 +138,7 @@ bench: $(READY)  ## what things cost, as ratios
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/predict.py
+	PYTHONPATH=. $(BIN)/python benchmarks/reasons.py
 
 bench-short: export OMP_NUM_THREADS ?= 1
 bench-short: $(READY)  ## benchmarks in a shortened form; fails when a ratio is over its bar

@@ -35,11 +35,12 @@ def picture(classes: Tensor, inside: Tensor | None, side: int) -> Tensor:
     """
     if inside is not None:
         classes = torch.where(inside, classes, IGNORE)
-    rows, columns = (_kept(count, side).to(classes.device) for count in classes.shape[-2:])
-    return classes[:, rows[:, None], columns].to(torch.uint8)
+    for axis in (1, 2):
+        if classes.shape[axis] > side:
+            classes = classes.index_select(axis, _kept(classes.shape[axis], side).to(classes.device))
+    return classes.to(torch.uint8)
 
 
 def _kept(count: int, side: int) -> Tensor:
-    """The rows, or columns, of a picture."""
-    number = min(count, side)
-    return (2 * torch.arange(number) + 1) * count // (2 * number)
+    """The rows, or columns, of a picture: the middles of ``side`` equal parts."""
+    return (2 * torch.arange(side) + 1) * count // (2 * side)

@@ -215,27 +215,37 @@ class AcquireSession(Session):
         """Why this step took its regions, what they were taken for, and what their labels say."""
         told = among_candidates(observation, scores, self.policy.reasons(observation), chosen)
         owners = self.regions.image_of(torch.tensor(chosen)).tolist()
+        predicted = torch.stack([self._pictures[region] for region in chosen])
         for about, region, image in zip(told["regions"], chosen, owners, strict=True):
             places = zip(self.regions.place_names, self.regions.place(region), strict=True)
             about["image"] = self.data.dataset.names[self.data.splits[SET][image]]
             about["place"] = ", ".join(f"{name} {number}" for name, number in places)
             about["box"] = list(self.regions.file_box(region))
-            predicted = self._pictures[region]
-            about["predicted"] = packed(predicted)
-            about["labelled"] = packed(self._label_picture(region, max(predicted.shape)))
         return {
             "step": self.step - 1,
             "policy": type(self.policy).__name__,
             "classes": list(self.data.class_names),
             "spent": (len(self.ledger) - len(chosen)) / self.config.budgets[-1],
             **told,
+            "maps": packed(torch.stack([predicted, self._label_pictures(chosen, owners, max(predicted.shape[1:]))], 1)),
         }
 
-    def _label_picture(self, region: int, side: int) -> Tensor:
-        """The label of a region at the pixels at which its prediction is kept: [h, w]."""
-        mask = self.segmenter.at_labels(self.labels.mask([region]))[None]
-        cut = self.regions.cut(mask, torch.tensor([0]), torch.tensor([region]))
-        return picture(cut.values, cut.inside, side)[0]
+    def _label_pictures(self, regions: list[int], owners: list[int], side: int) -> Tensor:
+        """The labels of regions at the pixels at which their predictions are kept: [r, h, w]."""
+        of_image: dict[int, list[int]] = {}
+        for place, owner in enumerate(owners):
+            of_image.setdefault(owner, []).append(place)
+        found: dict[int, Tensor] = {}
+        groups = list(of_image.values())
+        for start in range(0, len(groups), self.data.eval_batch_size):
+            batch = groups[start : start + self.data.eval_batch_size]
+            masks = torch.stack([self.labels.mask([regions[place] for place in group]) for group in batch])
+            rows = torch.tensor([row for row, group in enumerate(batch) for _ in group])
+            places = [place for group in batch for place in group]
+            wanted = torch.tensor([regions[place] for place in places])
+            cut = self.regions.cut(self.segmenter.at_labels(masks), rows, wanted)
+            found |= zip(places, picture(cut.values, cut.inside, side), strict=True)
+        return torch.stack([found[place] for place in range(len(regions))])
 
     def cost(self) -> dict[str, Any]:
         """What the labels so far have cost people, as far as the oracle knows."""

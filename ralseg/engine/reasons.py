@@ -7,6 +7,7 @@ on the number of regions chosen, and not on the number of candidates or the size
 
 import base64
 import json
+import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,15 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ralseg.acquisition.observation import Observation
+from ralseg.acquisition.pictures import LARGEST, MEMORY
 from ralseg.acquisition.policy import Reasons
 from ralseg.errors import DataError
 from ralseg.labels.layout import Box
 from ralseg.runtime.files import append_durably, write_atomically
 
 FILE = "reasons.jsonl"
-LARGEST_SIDE = 4096
-"""Of a map that is read; none that ralseg writes is larger."""
-
 ClassMap = NDArray[np.uint8]
 """[height, width] class numbers; 255 for what cannot be told, and outside of a region."""
 
@@ -119,24 +118,24 @@ def _short(values: Tensor) -> list[float]:
     return [float(f"{value:.6g}") for value in values.tolist()]
 
 
-def packed(classes: Tensor) -> dict[str, Any]:
-    """A map of classes [h, w] of uint8, as it is written.
+def packed(maps: Tensor) -> dict[str, Any]:
+    """Maps of classes of uint8, as they are written.
 
     Examples:
         >>> unpacked(packed(torch.tensor([[1, 2], [255, 0]], dtype=torch.uint8))).tolist()
         [[1, 2], [255, 0]]
     """
-    content = zlib.compress(classes.contiguous().cpu().numpy().tobytes())
-    return {"size": list(classes.shape), "zlib": base64.b64encode(content).decode()}
+    content = zlib.compress(maps.contiguous().cpu().numpy().tobytes(), level=1)
+    return {"size": list(maps.shape), "zlib": base64.b64encode(content).decode()}
 
 
 def unpacked(entry: dict[str, Any]) -> ClassMap:
-    """A map as it was packed; no more memory is taken than its size says."""
-    height, width = map(int, entry["size"])
-    if not (0 < height <= LARGEST_SIDE and 0 < width <= LARGEST_SIDE):
-        raise ValueError(f"a map of {height}x{width}")
-    content = zlib.decompressobj().decompress(base64.b64decode(entry["zlib"], validate=True), height * width)
-    return np.frombuffer(content, np.uint8).reshape(height, width)
+    """Maps as they were packed; no more memory is taken than their size says."""
+    size = [int(side) for side in entry["size"]]
+    if min(size) < 1 or max(size[-2:]) > LARGEST or math.prod(size) > MEMORY:
+        raise ValueError(f"maps of {size}")
+    content = zlib.decompressobj().decompress(base64.b64decode(entry["zlib"], validate=True), math.prod(size))
+    return np.frombuffer(content, np.uint8).reshape(size)
 
 
 class ReasonsFile:
@@ -193,6 +192,9 @@ def _step(entry: dict[str, Any]) -> StepReasons:
         Feature(str(f["name"]), _numbers(f["spread"], 5), None if f["weight"] is None else float(f["weight"]))
         for f in entry["features"]
     )
+    maps, regions = unpacked(entry["maps"]), entry["regions"]
+    if maps.shape[:2] != (len(regions), 2):
+        raise ValueError(f"{len(maps)} maps of {len(regions)} regions")
     return StepReasons(
         int(entry["step"]),
         str(entry["policy"]),
@@ -203,14 +205,13 @@ def _step(entry: dict[str, Any]) -> StepReasons:
         _numbers(entry["score"], 5),
         features,
         str(entry["rest"]),
-        tuple(_region(region, len(features)) for region in entry["regions"]),
+        tuple(_region(region, len(features), *both) for region, both in zip(regions, maps, strict=True)),
     )
 
 
-def _region(entry: dict[str, Any], features: int) -> ChosenRegion:
+def _region(entry: dict[str, Any], features: int, predicted: ClassMap, labelled: ClassMap) -> ChosenRegion:
     x, y, width, height = map(int, entry["box"])
-    predicted, labelled = unpacked(entry["predicted"]), unpacked(entry["labelled"])
-    if predicted.shape != labelled.shape or min(x, y) < 0 or min(width, height) < 1:
+    if min(x, y) < 0 or min(width, height) < 1:
         raise ValueError(f"region {entry['region']}")
     return ChosenRegion(
         int(entry["region"]),

@@ -148,11 +148,18 @@ def test_a_run_that_was_killed_tells_the_same(tmp_path):
 def test_files_from_strangers_are_refused(tmp_path):
     path = tmp_path / FILE
     step = {"step": 0, "policy": "x", "classes": ["a"], "spent": 0, "pools": 1, "pool_size": 1, "score": [0] * 5}
-    bomb = packed(torch.zeros(64, 64, dtype=torch.uint8)) | {"size": [9**9, 9**9]}
+    maps = packed(torch.zeros(1, 2, 4, 4, dtype=torch.uint8))
     region = {"region": 1, "image": "a", "place": "row 0", "box": [0, 0, 1, 1], "score": 0, "rank": 1, "pool_rank": 1}
-    region |= {"values": [], "below": [], "predicted": bomb, "labelled": bomb}
-    whole = step | {"features": [], "rest": "", "regions": [region]}
-    for broken in (whole, whole | {"regions": [region | {"predicted": 1}]}, whole | {"score": [1]}, step, [1], {}):
+    region |= {"values": [], "below": []}
+    whole = step | {"features": [], "rest": "", "regions": [region], "maps": maps}
+    path.write_text(json.dumps(whole) + "\n")
+    assert read_reasons(path)[0].regions[0].predicted.shape == (4, 4)
+    bomb, short = maps | {"size": [1, 2, 64, 9**9]}, maps | {"size": [1, 2, 4, 5]}
+    for change in ({"maps": bomb}, {"maps": short}, {"maps": 1}, {"regions": [region, region]}, {"score": [1]}):
+        path.write_text(json.dumps(whole | change) + "\n")
+        with pytest.raises(DataError, match=r"reasons\.jsonl: line 1 is none that ralseg has written"):
+            read_reasons(path)
+    for broken in (step, [1], {}):
         path.write_text(json.dumps(broken) + "\n")
         with pytest.raises(DataError, match=r"reasons\.jsonl: line 1 is"):
             read_reasons(path)
