@@ -21,7 +21,7 @@ from support.site import look, served
 ROOT = Path(ralseg.__file__).parent.parent
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
-BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.M | re.S)
+BLOCK = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.M | re.S)
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z_]+\b|\.\.\.|<")
 PARSERS = (commands, explain_command, export_command, labels_command, predict_command)
 RUNS = ("photos", "photos/acquire")
