@@ -64,7 +64,8 @@ kills: $(READY)  ## twenty kills of each command, then SIGTERM and Ctrl-C: does 
 	  $(BIN)/python tests/support/kills.py $$command --trials 20 && \
 	  $(BIN)/python tests/support/kills.py $$command --trials 5 --signal TERM --signal INT || exit 1; done
 	$(BIN)/python tests/support/kills.py fit-actors --trials 5 --signal KILL --signal TERM --signal INT
-	$(BIN)/python tests/support/kills.py acquire-closed --trials 10
+	for command in acquire-closed fit-search fit-group fit-credit; do \
+	  $(BIN)/python tests/support/kills.py $$command --trials 10 || exit 1; done
 	$(BIN)/python tests/support/kills.py acquire-people --trials 20
 	for command in compare compare-closed; do $(BIN)/python tests/support/kills.py $$command --trials 5 || exit 1; done
 

@@ -1,5 +1,6 @@
 """Shared fixtures. The OpenMP settings must stand before torch is imported."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,12 @@ from support.forge import Forge, open_forge
 
 settings.register_profile("ralseg", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("ralseg")
+
+
+def pytest_collection_finish(session):
+    """What is imported by now stays: looking through it again and again would be a twentieth of all time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,7 +11,7 @@ from ralseg.acquisition.scanner import Scan, scan
 from ralseg.errors import ConfigError
 from ralseg.labels import GridLayout
 from support.data import small_data
-from support.games import acquire
+from support.games import UNTRAINED, acquire
 from support.layouts import Blobs, Images, TinyNet
 
 
@@ -53,7 +53,7 @@ def test_an_own_measure_sees_the_pixels_of_its_region(brightness, layout):
 
 def test_a_policy_chooses_by_an_own_measure(tmp_path, brightness):
     data = small_data()
-    acquire(tmp_path, Brightest(), data=data, candidates="global")
+    acquire(tmp_path, Brightest(), data=data, candidates="global", options=UNTRAINED)
     regions = data.regions("acquisition_set")
     pixels = torch.stack([regions.images.pixels(i) for i in range(len(regions.images))]).float().mean(1)
     everything = torch.arange(len(regions))

@@ -8,7 +8,7 @@ from ralseg.data import SegmentationData, SplitSizes, SyntheticWorlds
 from ralseg.errors import ConfigError
 from ralseg.labels import GridLayout
 from support.data import small_data
-from support.games import acquire, game, play, selected
+from support.games import UNTRAINED, acquire, game, play, selected
 
 
 def test_it_is_small_and_holds_no_code():
@@ -36,12 +36,12 @@ def test_it_has_a_name_of_its_own():
 
 
 def test_it_acquires(tmp_path):
-    _, result = acquire(tmp_path / "box", BOX)
+    _, result = acquire(tmp_path / "box", BOX, options=UNTRAINED)
     assert result["method"] == "ralseg"
     assert len(selected(tmp_path / "box")) == 10
-    acquire(tmp_path / "again", str(policy_in_the_box()))
+    acquire(tmp_path / "again", str(policy_in_the_box()), options=UNTRAINED)
     assert selected(tmp_path / "again") == selected(tmp_path / "box")
-    acquire(tmp_path / "uniform", "uniform")
+    acquire(tmp_path / "uniform", "uniform", options=UNTRAINED)
     assert selected(tmp_path / "uniform") != selected(tmp_path / "box")
 
 

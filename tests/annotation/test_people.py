@@ -23,7 +23,7 @@ from ralseg.labels import GridLayout, LabelsNeeded, Ranking
 from ralseg.labels.oracle import LabellingJob
 from support.configs import ACQUIRE
 from support.data import make_folder, small_data
-from support.games import Killed, acquire, assert_same, final, segmenter, selected
+from support.games import UNTRAINED, Killed, acquire, assert_same, final, segmenter, selected
 from support.layouts import Hook
 from support.people import Team
 
@@ -58,7 +58,7 @@ def job_in(folder: Path | None, data: SegmentationData | None = None, **changes)
 
 def test_a_request_shows_the_region_the_prediction_and_what_the_policy_thinks(tmp_path):
     oracle = Team(reserves=3)
-    trainer, _ = acquire(tmp_path, Highest(), oracle=oracle, options=SHORT)
+    trainer, _ = acquire(tmp_path, Highest(), oracle=oracle, options=UNTRAINED)
     request, session = oracle.requests[-1], trainer.fit_loop.session  # of the last step: the model is the one of now
     assert [wanted.rank for wanted in request.regions] == [1, 2, 3, 4, 5]
     assert [wanted.reserve for wanted in request.regions] == [False] * 2 + [True] * 3
@@ -182,7 +182,8 @@ def test_the_next_best_are_ranked_pool_by_pool():
 @pytest.mark.parametrize("candidates", ["pools", "global"])
 def test_skipped_regions_are_replaced_and_the_budget_is_met(tmp_path, candidates):
     oracle = Team(skips=3, reserves=6)
-    trainer, result = acquire(tmp_path, Highest(), oracle=oracle, budgets=[4, 10], candidates=candidates, options=SHORT)
+    rules = {"budgets": [4, 10], "candidates": candidates}
+    trainer, result = acquire(tmp_path, Highest(), oracle=oracle, options=UNTRAINED, **rules)
     assert set(result["budgets"]) == {"4", "10"}
     found = labelled(trainer)
     assert len(set(found)) == 10
@@ -197,7 +198,7 @@ def test_skipped_regions_are_replaced_and_the_budget_is_met(tmp_path, candidates
 
 
 def test_what_everybody_skips_is_labelled_in_the_end(tmp_path):
-    trainer, _ = acquire(tmp_path, Highest(), oracle=Team(skips=1), budgets=[4], options=SHORT)
+    trainer, _ = acquire(tmp_path, Highest(), oracle=Team(skips=1), budgets=[4], options=UNTRAINED)
     assert len(labelled(trainer)) == 4
 
 
@@ -207,7 +208,7 @@ def test_an_oracle_may_not_answer_what_was_no_reserve(tmp_path):
             return []
 
     with pytest.raises(RalsegError, match="Eager labelled regions that nobody asked for"):
-        acquire(tmp_path, Highest(), oracle=Eager(skips=3, reserves=6), options=SHORT)
+        acquire(tmp_path, Highest(), oracle=Eager(skips=3, reserves=6), options=UNTRAINED)
 
 
 # -- the end is the same ---------------------------------------------------------------------------
@@ -351,7 +352,7 @@ def answer_crops(folder: Path, count: int | None = None, reserves: bool = False)
 def test_enough_crops_do_where_the_oracle_says_so(tmp_path, capsys):
     def go(ckpt=None):
         oracle = CropOracle(min_answers=3)
-        return acquire(tmp_path, oracle=oracle, budgets=[6], options=SHORT, ckpt=ckpt)
+        return acquire(tmp_path, oracle=oracle, budgets=[6], options=UNTRAINED, ckpt=ckpt)
 
     assert go()[1] is None
     assert "4 of 4 regions wait for labels" in capsys.readouterr().out

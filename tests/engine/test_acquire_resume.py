@@ -32,19 +32,20 @@ def test_a_branch_equals_a_direct_run_and_touches_nothing(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [1, 2])
-def test_an_acquisition_that_was_cut_off_ends_the_same(tmp_path, after):
+def test_an_acquisition_that_was_cut_off_ends_the_same(tmp_path):
     _, whole = acquire(tmp_path / "whole", "bald", budgets=[4, 10])
-    with pytest.raises(Killed):
-        acquire(tmp_path / "cut", "bald", budgets=[4, 10], options={"callbacks": [CutOff(after + 1)]})
-    _, resumed = acquire(tmp_path / "cut", "bald", budgets=[4, 10], ckpt="last")
-    assert selected(tmp_path / "cut") == selected(tmp_path / "whole")
-    assert resumed["budgets"] == whole["budgets"]
-    assert "corrected" not in resumed
-    _, again = acquire(tmp_path / "cut", "bald", budgets=[4, 10], ckpt="last")
+    for after in (1, 2):
+        cut = tmp_path / f"cut {after}"
+        with pytest.raises(Killed):
+            acquire(cut, "bald", budgets=[4, 10], options={"callbacks": [CutOff(after + 1)]})
+        _, resumed = acquire(cut, "bald", budgets=[4, 10], ckpt="last")
+        assert selected(cut) == selected(tmp_path / "whole")
+        assert resumed["budgets"] == whole["budgets"]
+        assert "corrected" not in resumed
+    _, again = acquire(cut, "bald", budgets=[4, 10], ckpt="last")
     assert again["budgets"] == whole["budgets"]
     with pytest.raises(ConfigError, match="other rules: pool_size, policy differ"):
-        acquire(tmp_path / "cut", "entropy", budgets=[4, 10], ckpt="last", pool_size=2)
+        acquire(cut, "entropy", budgets=[4, 10], ckpt="last", pool_size=2)
 
 
 def test_a_run_goes_on_only_as_it_was_started(tmp_path, policy_file):

@@ -61,29 +61,30 @@ def test_every_reward_is_that_of_a_refit_from_scratch(tmp_path):
     assert last["miou"][-1] == pytest.approx(float(fresh.reward_iou.compute()), abs=1e-4)
 
 
-@pytest.mark.parametrize("at", [2, 5, 8])
-def test_a_closed_form_game_resumes_bit_by_bit(tmp_path, monkeypatch, at):
+def test_a_closed_form_game_resumes_bit_by_bit(tmp_path, monkeypatch):
     theta_0 = pretrained(tmp_path / "theta_0")
     rules = game(initial_weights=[theta_0])
-    options = {"checkpoint_every": 1}
 
-    def run(folder, ckpt=None):
-        return play(folder, rules, blocks(), ckpt, small_data(flip=False), closed_form(), **options)
+    def run(name, ckpt=None):
+        data = small_data(flip=False)
+        return everything(play(tmp_path / name, rules, blocks(), ckpt, data, closed_form(), checkpoint_every=1))
 
-    whole = run(tmp_path / "whole")
+    whole = run("whole")
     loss, calls = ClosedFormSegmenter.loss, []
+    for at in (2, 5, 8):
 
-    def dying(self, batch):
-        calls.append(1)
-        if len(calls) == at:
-            raise Killed
-        return loss(self, batch)
+        def dying(self, batch, at=at):
+            calls.append(1)
+            if len(calls) == at:
+                raise Killed
+            return loss(self, batch)
 
-    monkeypatch.setattr(ClosedFormSegmenter, "loss", dying)
-    with pytest.raises(Killed):
-        run(tmp_path / "cut")
-    monkeypatch.undo()
-    assert_same(everything(run(tmp_path / "cut", "last")), everything(whole))
+        calls.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(ClosedFormSegmenter, "loss", dying)
+            with pytest.raises(Killed):
+                run(f"cut {at}")
+        assert_same(run(f"cut {at}", "last"), whole, f"cut at {at}")
 
 
 def test_acquire_ends_with_what_it_has_counted(tmp_path):
@@ -183,7 +184,7 @@ def test_a_short_training_pays_but_leaves_the_segmenter_alone(tmp_path):
 
 def test_a_game_with_short_trainings_resumes_bit_by_bit(tmp_path, monkeypatch):
     rules = game(**trained_shortly(2), validation_plays=0)
-    whole = play(tmp_path / "whole", rules, blocks(), checkpoint_every=1)
+    whole = play(tmp_path / "whole", rules, blocks())
     swap_in, calls = ConvergedWeights.swap_in, []
 
     def dying(self):
@@ -196,7 +197,7 @@ def test_a_game_with_short_trainings_resumes_bit_by_bit(tmp_path, monkeypatch):
     with pytest.raises(Killed):
         play(tmp_path / "cut", rules, blocks(), checkpoint_every=1)
     monkeypatch.undo()
-    assert_same(everything(play(tmp_path / "cut", rules, blocks(), "last", checkpoint_every=1)), everything(whole))
+    assert_same(everything(play(tmp_path / "cut", rules, blocks(), "last")), everything(whole))
 
 
 def test_another_short_training_is_another_game(tmp_path):

@@ -17,7 +17,7 @@ from ralseg.runtime.checkpoints import read_checkpoint
 from support.actors import PoolHere, learned
 from support.closed_form import closed_form
 from support.data import make_folder, small_data
-from support.games import acquire, assert_same, game, play, segmenter, selected
+from support.games import UNTRAINED, acquire, assert_same, game, play, segmenter, selected
 
 NAMES = ["entropy", "bald", "rarity", "novelty", "nearest_frame", "labelled_in_image"]
 RULES = game(episodes=8, validation_every=4, validation_plays=1, credit_pixels=200)
@@ -74,16 +74,16 @@ def test_a_run_that_was_cut_off_amid_a_group_ends_like_one_that_was_not(tmp_path
 def test_what_was_learned_on_a_closed_form_chooses_for_an_fpn_and_for_other_classes(tmp_path, whole):
     _, folder, _ = whole
     file = str(folder / "policy.ckpt")
-    _, result = acquire(tmp_path / "file", file)
+    _, result = acquire(tmp_path / "file", file, options=UNTRAINED)
     assert result["method"].startswith("learned-")
     assert len(set(selected(tmp_path / "file"))) == 10
     data = small_data()
     data.setup()
     policy = load_policy(Path(file), data)
-    acquire(tmp_path / "object", policy)
+    acquire(tmp_path / "object", policy, options=UNTRAINED)
     assert selected(tmp_path / "file") == selected(tmp_path / "object")
     other = SegmentationData(Folder(str(make_folder(tmp_path / "data"))), SplitSizes(1, 2), layout=GridLayout(2, 3))
-    acquire(tmp_path / "other", file, other, model=segmenter(names=other.class_names))
+    acquire(tmp_path / "other", file, other, model=segmenter(names=other.class_names), options=UNTRAINED)
     assert len(set(selected(tmp_path / "other"))) == 10
 
 
@@ -143,7 +143,7 @@ def policy():
 def test_images_to_acquire_from_are_never_known_before(tmp_path, data, known):
     names = data.dataset.names
     file = theta_0(tmp_path / "all.ckpt", list(names))  # of other data, whose images have the same names
-    acquire(tmp_path / "run", policy(), initial_weights=file)
+    acquire(tmp_path / "run", policy(), initial_weights=file, options=UNTRAINED)
     expected = {*data.splits.state_set, *data.splits.train_set}
     assert known["all.ckpt"]
     for images, shares in known["all.ckpt"]:
@@ -152,8 +152,8 @@ def test_images_to_acquire_from_are_never_known_before(tmp_path, data, known):
         assert torch.equal(shares, class_histogram(labels, len(data.class_names)))
     assert not expected & set(data.splits.acquisition_set)
     file = theta_0(tmp_path / "hidden.ckpt", [names[image] for image in data.splits.acquisition_set])
-    acquire(tmp_path / "hidden", policy(), initial_weights=file)
-    acquire(tmp_path / "none", policy())
+    acquire(tmp_path / "hidden", policy(), initial_weights=file, options=UNTRAINED)
+    acquire(tmp_path / "none", policy(), options=UNTRAINED)
     assert known["hidden.ckpt"]
     for images, shares in known["hidden.ckpt"] + known[""]:
         assert images == []

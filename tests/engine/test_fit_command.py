@@ -36,12 +36,9 @@ def test_fit_from_the_command_line(folder, capsys):
 @pytest.mark.parametrize(
     ("agent", "option"),
     [
-        ("ralseg.DQN", "shrinkage"),
         ("ralseg.DQN", "block"),
         ("ralseg.PairedBlocks", "n_steps"),
-        ("ralseg.PairedBlocks", "reward_scale"),
         ("ralseg.RarityForecast", "gamma"),
-        ("ralseg.RarityForecast", "block"),
     ],
 )
 def test_an_option_that_the_agent_does_not_have_is_an_error_that_names_it(folder, capsys, agent, option):

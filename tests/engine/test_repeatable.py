@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 import pytest
 
 from support.data import small_data
-from support.games import acquire, assert_same, dqn, everything, game, play, selected
+from support.games import UNTRAINED, acquire, assert_same, dqn, everything, game, play, selected
 
 pytestmark = pytest.mark.slow
 
@@ -27,15 +27,15 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from support.data import small_data
-from support.games import acquire
-acquire(Path(sys.argv[2]), "power_bald", data=small_data(seed=0))
+from support.games import UNTRAINED, acquire
+acquire(Path(sys.argv[2]), "power_bald", data=small_data(seed=0), options=UNTRAINED)
 """
     tests = str(Path(__file__).parent.parent)
     hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     command = [sys.executable, "-c", code, tests, tmp_path / "other"]
     subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": hash_seed}, check=True, capture_output=True)
     for seed in (0, 1, 2):
-        acquire(tmp_path / f"seed{seed}", "power_bald", data=small_data(seed=seed))
+        acquire(tmp_path / f"seed{seed}", "power_bald", data=small_data(seed=seed), options=UNTRAINED)
     assert (tmp_path / "seed0/selection.csv").read_bytes() == (tmp_path / "other/selection.csv").read_bytes()
     lists = [tuple(selected(tmp_path / f"seed{seed}")) for seed in (0, 1, 2)]
     assert len(set(lists)) == 3

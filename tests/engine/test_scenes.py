@@ -246,13 +246,13 @@ def test_episodes_leave_out_what_their_own_theta_0_has_seen(tmp_path):
 )
 def test_a_game_that_was_killed_ends_like_one_that_was_not(tmp_path, rules, agent, options):
     files = [theta_0(tmp_path / f"{seed}.ckpt", seed=seed, fit_images=2) for seed in range(2)]
-    rules = game(initial_weights=files, validation_plays=2, **OTHERS, **rules)
+    rules = game(episodes=2, initial_weights=files, validation_plays=2, **OTHERS, **rules)
     stops = (7, 12, 14)  # in an episode, between, in another
 
     def run(name, **more):
-        return play(tmp_path / name, rules, agent(), data=towns(**options), checkpoint_every=1, **more)
+        return play(tmp_path / name, rules, agent(), data=towns(**options), **more)
 
-    expected = everything(run("whole", callbacks=[Photograph(*stops)]))
+    expected = everything(run("whole", checkpoint_every=1, callbacks=[Photograph(*stops)]))
     scenes = [record["scene"] for record in expected["session"]["history"]]
     assert scenes[3] != scenes[4]  # else a resumed run could score on the scene of before unnoticed
     for stop in stops:

@@ -154,12 +154,10 @@ def test_each_episode_starts_from_what_its_own_images_taught(tmp_path):
 def test_a_game_in_worlds_that_was_killed_ends_like_one_that_was_not(tmp_path):
     def run(name, **more):
         data = worlds()
-        return play(
-            tmp_path / name, game(**OWN), credit(), data=data, model=segmenter(data), checkpoint_every=1, **more
-        )
+        return play(tmp_path / name, game(**OWN), credit(), data=data, model=segmenter(data), **more)
 
     stops = (3, 9, 10)
-    expected = everything(run("whole", callbacks=[Photograph(*stops)]))
+    expected = everything(run("whole", checkpoint_every=1, callbacks=[Photograph(*stops)]))
     for stop in stops:
         assert_same(expected, everything(run(f"cut {stop}", ckpt="last")), f"cut at {stop}")
 

@@ -1,5 +1,7 @@
 """Every architecture of segmentation-models-pytorch behind one class, and networks that are not from there."""
 
+from functools import cache
+
 import pytest
 import torch
 from torch import nn
@@ -37,6 +39,12 @@ def segmenter(arch, **changes) -> SmpSegmenter:
     return SmpSegmenter(NAMES, **({"arch": arch, "encoder_weights": "none"} | OPTIONS[arch] | changes)).eval()
 
 
+@cache
+def built(arch) -> SmpSegmenter:
+    """One that tests only look through."""
+    return segmenter(arch)
+
+
 def images(height, width, number=2):
     generator = torch.Generator().manual_seed(7)
     return torch.randint(0, 256, (number, 3, height, width), dtype=torch.uint8, generator=generator)
@@ -44,7 +52,7 @@ def images(height, width, number=2):
 
 @every_arch
 def test_strided_logits_are_the_full_ones_at_those_pixels_also_of_odd_images(arch):
-    network = segmenter(arch)
+    network = built(arch)
     for size in SIZES.get(arch, [(64, 96), (51, 77)]):
         shown = images(*size)
         with torch.no_grad():
@@ -57,7 +65,7 @@ def test_strided_logits_are_the_full_ones_at_those_pixels_also_of_odd_images(arc
 
 @every_arch
 def test_equals_the_library_where_no_padding_is_needed(arch):
-    network, shown = segmenter(arch), images(*SIZES.get(arch, [(64, 96)])[0])
+    network, shown = built(arch), images(*SIZES.get(arch, [(64, 96)])[0])
     with torch.no_grad():
         expected = network.net((shown - network.mean) / network.std)
         assert torch.allclose(network(shown), expected, atol=1e-4)
