@@ -136,7 +136,7 @@ def take_pictures(driver, url: str, masks: Path, out: Path) -> None:
     in_hand(tablet)
     tablet.tap("[data-tool=superpixel]")
     tablet.tap("#classes button:nth-child(2)")
-    tablet.wait_for_selector('body[data-patches="true"]')
+    tablet.wait_for_selector('body[data-patches]:not([data-patches=""])')
     shoot(tablet, out, "tablet")
     tablet.tap("#save")
     tablet.close()

@@ -92,7 +92,8 @@ class Answers:
             turns = self._turns()
             if turns.is_held(region, who):
                 return False
-            self._claim(turns, region, who, seconds, blind=False)
+            held = turns.progress.claims.get(region)
+            self._claim(turns, region, who, seconds, held is not None and held.who == who and held.blind)
             return True
 
     def _claim(self, turns: Turns, region: int, who: str, seconds: float, blind: bool) -> None:

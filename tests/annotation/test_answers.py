@@ -268,6 +268,16 @@ def test_a_second_annotator_is_asked_blind_and_agreement_is_noted(tmp_path):
     assert (following.region, following.blind) == (12, False)  # each region once
 
 
+def test_a_second_opinion_that_takes_long_stays_blind_and_its_annotator_s(tmp_path):
+    found = make_answers(tmp_path, wanted=3, reask=1.0)
+    found.save(10, painted(1), who="Ada", source="page")
+    assert found.next_for("Bob").blind
+    assert found.claim(10, who="Bob", seconds=1000.0)  # as the page does while somebody is at work
+    again = found.next_for("Bob")
+    assert (again.region, again.blind) == (10, True)
+    assert found.next_for("Cleo").region != 10
+
+
 def test_who_puts_off_a_second_opinion_is_not_asked_again(tmp_path):
     found = make_answers(tmp_path, wanted=3, reask=1.0)
     found.save(10, painted(1), who="Ada", source="page")

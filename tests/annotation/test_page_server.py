@@ -281,6 +281,8 @@ def test_a_second_opinion_is_given_without_seeing_the_first(tmp_path):
     save(client, 10, painted(1))
     about = client.post(at("api/next?who=Bob")).json()["region"]
     assert (about["region"], about["blind"], about["has_prediction"], about["version"]) == (10, True, False, 0)
+    assert client.post(at("api/regions/10/claim?who=Bob")).json()["yours"]
+    assert client.post(at("api/next?who=Bob")).json()["region"]["blind"]
     assert save(client, 10, painted(2), "?who=Bob&blind=1").status_code == 200
     assert (answers.mask(10) == 1).all()
     (again,) = [entry for entry in answers.journal.entries() if entry["event"] == "reask"]

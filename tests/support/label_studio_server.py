@@ -118,15 +118,26 @@ class Annotator:
     def come(self) -> None:
         """Begin to label, and put the instructions away, which are shown first."""
         self.page.goto(self._stream)
-        self.page.get_by_text("Labeling Instructions").wait_for()
-        self.page.keyboard.press("Escape")
-        self.page.get_by_text("Labeling Instructions").wait_for(state="hidden")
+        instructions = self.page.get_by_text("Labeling Instructions")
+        instructions.wait_for()
+        end = time.monotonic() + PATIENCE_MS / 1000
+        while instructions.is_visible() and time.monotonic() < end:  # a key that comes too soon is not heard
+            self.page.keyboard.press("Escape")
+            self.page.wait_for_timeout(300)
         self._ready()
 
     def _ready(self) -> None:
         self.page.get_by_role("button", name="Submit").first.wait_for()
         self.page.wait_for_function("() => document.querySelector('img[src^=blob]')?.complete")
-        self.page.wait_for_timeout(1500)  # the prediction is drawn after the image
+        self._rest()  # the prediction is drawn after the image
+
+    def _rest(self) -> None:
+        """Wait until the page looks the same three times in a row."""
+        seen: list[bytes] = []
+        while len(seen) < 3 or len(set(seen[-3:])) > 1:
+            self.page.wait_for_timeout(400)
+            seen.append(self.page.screenshot())
+            assert len(seen) < PATIENCE_MS / 400, "the page of Label Studio does not come to rest"
 
     @property
     def title(self) -> str:
@@ -148,14 +159,14 @@ class Annotator:
         for point in points[1:]:
             self.page.mouse.move(*self._place(*point), steps=10)
         self.page.mouse.up()
-        self.page.wait_for_timeout(500)
+        self._rest()
 
     def take_up(self, name: str) -> None:
         """Choose a painted region of the list, to paint on with its brush."""
         self.page.keyboard.press("u")  # let go of the last one
         self.page.get_by_text(name).last.click()
         self.page.keyboard.press("b")
-        self.page.wait_for_timeout(300)
+        self._rest()
 
     def submit(self) -> None:
         """Hand the task in; the next one is shown."""
@@ -167,8 +178,10 @@ class Annotator:
 
     def _answer(self, name: str) -> None:
         with self.page.expect_response(lambda response: "/annotations" in response.url and response.status == 201):
+            title = self.title
             self.page.get_by_role("button", name=name).first.click()
-        self.page.wait_for_timeout(2000)
+        self.page.get_by_text(title, exact=True).first.wait_for(state="hidden")
+        self._rest()
 
     def colours(self, *points: tuple[float, float]) -> list[tuple[int, int, int]]:
         """What is on the screen at points of the image."""

@@ -14,6 +14,7 @@ from ralseg.annotation.page.server import Hosts, make_app
 from ralseg.annotation.page.serving import Address, PageServer
 
 TOKEN = "0123456789abcdef" * 2
+PATIENCE_MS = 180_000.0  # more than a slow machine that others use needs for a step
 
 
 def fake_job(answers: Answers, folder: Path | None = None) -> Any:
@@ -95,6 +96,7 @@ class Person:
 
     def __init__(self, page: Any, url: str, name: str = "Ada") -> None:
         self.page, self.problems, self.asked = page, [], set()
+        page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda said: self.problems.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", lambda request: self.asked.add(request.url.split("/")[2]))
@@ -106,14 +108,14 @@ class Person:
         """What the page says of itself."""
         return self.page.get_attribute("body", f"data-{name}")
 
-    def wait(self, timeout: float = 60_000, **values: Any) -> None:
+    def wait(self, timeout: float = PATIENCE_MS, **values: Any) -> None:
         """Wait until the page says so; scripts that wait are forbidden to it."""
         parts = "".join(f'[data-{key.replace("_", "-")}="{value}"]' for key, value in values.items())
         self.page.wait_for_selector(f"body{parts}", timeout=timeout)
 
     def wait_for_region(self) -> int:
         """Wait for a region in hand; which."""
-        self.page.wait_for_selector('body[data-phase="label"][data-busy="false"]:not([data-region=""])', timeout=60_000)
+        self.page.wait_for_selector('body[data-phase="label"][data-busy="false"]:not([data-region=""])')
         self.settle()
         return int(self.value("region"))
 

@@ -157,7 +157,9 @@ class Desk:
     def claim(self, region: int, who: str) -> bool:
         """Keep a region for somebody who is still at work on it; whether it is theirs."""
         answers = self._now()
-        return answers.mask(region) is not None or answers.claim(region, who=who)
+        held = answers.progress().claims.get(region)
+        is_opinion = held is not None and held.who == who and held.blind
+        return (region in answers.versions() and not is_opinion) or answers.claim(region, who=who)
 
     def _about(self, wanted: WantedRegion) -> dict[str, Any]:
         answers = self._now()

@@ -90,7 +90,7 @@ class PageServer:
 
     def __init__(self, app: ASGIApp, address: Address) -> None:
         config = uvicorn.Config(
-            app, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False,
+            app, http="h11", lifespan="off", ws="none", log_config=None, access_log=False, server_header=False,
             timeout_graceful_shutdown=2,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
