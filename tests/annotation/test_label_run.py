@@ -170,7 +170,10 @@ def test_from_photographs_to_predictions(nuclei, forge):
     result = json.loads((run / "result.json").read_text())
     for budget in ("3", "5"):
         assert f"{100 * result['budgets'][budget]['test_set/miou']:.2f} %" in said
-    assert (result["cost"]["regions"], result["cost"]["clicks"] > 0) == (5, True)
+    cost = result["cost"]
+    assert (cost["regions"], cost["pixels"]) == (5, 5 * 64 * 64)
+    assert min(cost["clicks"], cost["minutes"], cost["changed"]) > 0
+    assert result["budgets"]["3"]["cost"]["regions"] == 3
     assert main(["predict", "--config", "nuclei.yaml", "--images", "nuclei/images/test", "--out", "found"]) == 0
     assert len(list(Path("found/classes").rglob("*.png"))) == 5
 

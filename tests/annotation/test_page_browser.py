@@ -420,6 +420,29 @@ def test_two_people_share_a_request(ada, browser, url, answers):
     context.close()
 
 
+def test_a_second_opinion_shows_neither_mask_nor_prediction(browser, tmp_path):
+    answers = photo_answers(tmp_path / "run" / "to_label", reask=1.0)
+    address, server = serve(tmp_path, make_desk(answers))
+    ada, bob = (Person(browser.new_context().new_page(), address.url(), name) for name in ("Ada", "Bob"))
+    assert ada.wait_for_region() == 0
+    assert bob.wait_for_region() == 1
+    ada.save()
+    bob.save()
+    assert bob.wait_for_region() == 0
+    assert "A second opinion" in bob.page.inner_text("#note")
+    assert "100 % without a class" in bob.page.inner_text("#status")
+    bob.press("1", "Shift+F")
+    bob.save()
+    (again,) = [entry for entry in answers.journal.entries() if entry["event"] == "reask"]
+    assert (again["region"], again["first"], again["who"]) == (0, "Ada", "Bob")
+    assert again["agreement"] == (guess() == 0).mean()
+    assert (on_disk(answers, 0) == guess()).all()  # Ada's stays
+    for person in (ada, bob):
+        assert person.problems == []
+        person.page.context.close()
+    server.stop()
+
+
 def test_what_was_drawn_outlives_the_browser_and_the_server(context, tmp_path, answers):
     desk = make_desk(answers)
     address, server = serve(tmp_path, desk)
