@@ -508,6 +508,28 @@ def test_enough_is_enough(context, tmp_path):
 # -- the model's turn and the end ------------------------------------------------------------------
 
 
+def test_the_model_s_turn_may_begin_before_the_page_knows_that_all_is_saved(context, tmp_path, answers):
+    desk = make_desk(answers)
+    address, server = serve(tmp_path, desk)
+    ada = Person(context.new_page(), address.url())
+    ada.wait_for_region()
+    ada.press("3", "Shift+F")
+
+    def answer_late(route):
+        reply = route.fetch()
+        desk.take()
+        ada.look()
+        route.fulfill(response=reply)
+
+    ada.page.route("**/mask?*", answer_late)
+    ada.save()
+    assert (on_disk(answers, 0) == STONE).all()
+    ada.page.wait_for_selector("#turn:not([hidden])")
+    assert ada.page.evaluate("() => localStorage.length") == 1  # the name: no draft is left behind
+    assert ada.problems == []
+    server.stop()
+
+
 def test_the_model_s_turn_and_the_end(context, tmp_path, answers):
     desk = make_desk(answers)
     address, server = serve(tmp_path, desk)

@@ -106,10 +106,10 @@ export class Desk {
   save() {
     if (!this.region) return;
     return this.alone(async () => {
-      const { region, blind } = this.region, { mask } = this.editor.area;
+      const { region, blind } = this.region, { mask } = this.editor.area, draft = this.draftOf;
       const cost = { seconds: this.watch.seconds.toFixed(1), clicks: this.editor.clicks };
       await tell(`regions/${region}/mask`, { who: this.who(), blind: Number(blind), ...cost }, mask);
-      this.drafts.drop(this.draftOf);
+      this.drafts.drop(draft);
       this.say("Saved", "good");
       document.body.dataset.saved = region;
       await this.takeNext();
@@ -119,8 +119,9 @@ export class Desk {
   skip() {
     if (!this.region) return;
     return this.alone(async () => {
+      const draft = this.draftOf;
       await tell(`regions/${this.region.region}/skip`, { who: this.who() });
-      this.drafts.drop(this.draftOf);
+      this.drafts.drop(draft);
       this.say("Put off: another region takes its place", "");
       await this.takeNext();
     });

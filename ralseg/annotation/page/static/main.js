@@ -47,7 +47,7 @@ function take(news) {
   state = news;
   editor.setClasses(news.classes, news.ignore);
   const isLabelling = news.phase === "label" && who();
-  if (!isLabelling && desk.region && !desk.region.saved) {
+  if (!isLabelling && desk.region && !desk.region.saved && !desk.busy) {
     if (editor.touched) panels.note("Enough was answered without this region: the model goes on.", "");
     desk.putDown();
   }
