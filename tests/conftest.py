@@ -23,6 +23,11 @@ settings.register_profile("ralseg", deadline=None, max_examples=60, derandomize=
 settings.load_profile("ralseg")
 
 
+def pytest_collection_modifyitems(items):
+    """The longest tests, which may take longer than others, begin first: else one process would wait for another."""
+    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+
+
 def pytest_collection_finish(session):
     """What is imported by now stays: looking through it again and again would be a twentieth of all time."""
     gc.collect()

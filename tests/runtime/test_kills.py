@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a machine that others keep busy needs minutes
 SCRIPT = Path(__file__).parents[1] / "support" / "kills.py"
 
 

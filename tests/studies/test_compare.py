@@ -264,7 +264,7 @@ def test_policies_of_one_recipe_take_turns(study_folder):
 @pytest.mark.slow
 def test_a_process_that_dies_takes_no_other_cell_along(study_folder):
     cells = make_cells(Study(acquire="tiny.yaml", folder="out", seeds=[0]))
-    failures = run.run_cells(cells, Local(jobs=2), die_or_live, 0, lambda text: None)
+    failures = run.run_cells(cells, Local(jobs=1), die_or_live, 0, lambda text: None)
     assert {title: text.split(" (")[0].split(":")[0] for title, text in failures.items()} == {
         "uniform/seed0": "the process died",
         "entropy/seed0": "as it should",

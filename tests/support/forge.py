@@ -69,6 +69,10 @@ class Forge:
         asked = {"arguments": arguments, "folder": str(folder), "log": str(log), "environment": environment}
         return Forged(self, self.ask(asked), log)
 
+    def packages(self) -> list[str]:
+        """What an interpreter has imported for `ralseg.commands`, and nothing else."""
+        return self.ask({"packages": True})
+
     def ask(self, request: dict[str, Any]) -> Any:
         """What the server answers."""
         if self._server is None:
@@ -102,11 +106,16 @@ def open_forge() -> Iterator[Forge]:
 def serve() -> None:
     """Answer lines of requests until there are no more."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for heavy in ("ralseg.commands", "mlflow.tracking", "segmentation_models_pytorch", "torch._dynamo"):
+    importlib.import_module("ralseg.commands")
+    packages = sorted({name.partition(".")[0] for name in sys.modules})
+    for heavy in ("mlflow.tracking", "segmentation_models_pytorch", "torch._dynamo"):
         importlib.import_module(heavy)
     for line in sys.stdin:
         request = json.loads(line)
-        answer = ended(request["poll"]) if "poll" in request else forked(request)
+        if "packages" in request:
+            answer: Any = packages
+        else:
+            answer = ended(request["poll"]) if "poll" in request else forked(request)
         print(json.dumps(answer), flush=True)
 
 
