@@ -2,7 +2,8 @@
 
 Plays an episode through the real trainer, then makes the same passes bare: D_S once, each image with a
 candidate once, one training iteration, D_R once, and one update of the query network on a minibatch that lies
-ready; with the same batch sizes, on tensors in RAM. Both are repeated in turn; the median of the ratios counts.
+ready; with the same batch sizes, on tensors in RAM. Both are repeated in turn; the median of the ratios counts, of
+seconds of this process's CPU, so that others on the machine change them little (a step's parts are of the clock).
 Last, what a cache of a frozen encoder's features saves. Writes benchmarks/step.json. The large sizes use few images:
 their passes take seconds each. `--short` measures the demo's size alone and writes nothing.
 """
@@ -122,12 +123,12 @@ def play(size: Size, data: SegmentationData, segmenter: FPNSegmenter, folder: st
     advance, advance_end, scores = loop.advance, loop.on_advance_end, agent.policy.scores
 
     def start() -> None:
-        times.append(-time.perf_counter())
+        times.append(-time.process_time())
         advance()
 
     def end() -> None:
         advance_end()
-        times[-1] += time.perf_counter()
+        times[-1] += time.process_time()
 
     def seen(observation, generator) -> Tensor:
         shown.append(len(data.regions("train_set").image_of(observation.pools).unique()))
@@ -166,9 +167,9 @@ def bare(size: Size, data: SegmentationData, segmenter: FPNSegmenter, played: Pl
 
     @contextmanager
     def timed(part: str) -> Iterator[None]:
-        start = time.perf_counter()
+        start = time.process_time()
         yield
-        seconds[part] += time.perf_counter() - start
+        seconds[part] += time.process_time() - start
 
     for number in played.shown:
         segmenter.eval()

@@ -255,7 +255,7 @@ class SmpSegmenter(Segmenter):
         memo = set() if memo is None else memo
         if self.freeze_encoder and hasattr(self, "net"):
             memo.add(self.net.encoder)  # as if it had been visited
-        return super().named_modules(memo, prefix, remove_duplicate)
+        yield from super().named_modules(memo, prefix, remove_duplicate)
 
     def train(self, mode: bool = True) -> "SmpSegmenter":
         """Set training mode; a frozen encoder keeps its statistics."""
