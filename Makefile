@@ -133,11 +133,11 @@ bench: $(READY)  ## what things cost, as ratios
 	PYTHONPATH=. $(BIN)/python benchmarks/bald.py
 	PYTHONPATH=. $(BIN)/python benchmarks/data_loading.py
 	PYTHONPATH=. $(BIN)/python benchmarks/checkpoints.py
-	$(BIN)/python benchmarks/step.py
+	PYTHONPATH=. $(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/closed_game.py --repeats 2
 	$(BIN)/python benchmarks/closed_game.py --repeats 2 --agent search
 	$(BIN)/python benchmarks/growth.py
-	$(BIN)/python benchmarks/start.py
+	PYTHONPATH=. $(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/predict.py
 	PYTHONPATH=. $(BIN)/python benchmarks/reasons.py
 
@@ -145,6 +145,7 @@ bench-short: export OMP_NUM_THREADS ?= 1
 bench-short: $(READY)  ## benchmarks in a shortened form; fails when a ratio is over its bar
 	PYTHONPATH=. $(BIN)/python benchmarks/bald.py --short
 	PYTHONPATH=. $(BIN)/python benchmarks/data_loading.py --short
+	PYTHONPATH=. $(BIN)/python benchmarks/checkpoints.py
 
 clean:  ## delete the environment and all runs
 	rm -rf $(VENV) runs data_check mlflow.db mlartifacts

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from benchmarks.bars import Bars
 from ralseg.data import SyntheticStreets
 
 TARGET = 5.0
@@ -86,7 +87,9 @@ def main() -> None:
             pairs.append(pair)
             print(f"first {pair[0]:6.1f} s   second {pair[1]:6.1f} s   {pair[0] / pair[1]:.1f} x", flush=True)
     ratio = statistics.median(first / second for first, second in pairs)
-    print(f"{options.images} photographs of {SIZE[1]}x{SIZE[0]}: median {ratio:.1f} x (target at least {TARGET:.0f})")
+    bars = Bars()
+    bars.at_least(f"{options.images} photographs of {SIZE[1]}x{SIZE[0]}: first run to second", ratio, TARGET)
+    bars.close()
 
 
 if __name__ == "__main__":

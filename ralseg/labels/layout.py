@@ -174,6 +174,10 @@ class _Segments:
     boxes: Tensor  # [n, 4]
 
 
+_WINDOWS = 50_000
+"""Regions of which it is kept how they lie in maps: some hundred bytes each."""
+
+
 class SegmentedRegions(Regions):
     """Regions of any shape, from a map that gives each pixel the number of its region.
 
@@ -186,6 +190,7 @@ class SegmentedRegions(Regions):
 
     def __init__(self, layout: Layout, images: ImageSet) -> None:
         self.images, self._name = images, type(layout).__name__
+        self._windows: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         known = images.cuts
         for position, index in enumerate(images.indices):
             if index not in known:
@@ -282,17 +287,28 @@ class SegmentedRegions(Regions):
         corners = torch.zeros(len(regions), 2, dtype=torch.int64)
         inside = torch.zeros(len(regions), height, width, dtype=torch.bool)
         for place, region in enumerate(regions.tolist()):
-            image, number = self._number(region)
-            belongs = self._cuts[image].numbers[::stride, ::stride] == number
-            if not belongs.any():
-                x, y, w, h = self._cuts[image].boxes[number].tolist()
-                belongs[
-                    min((y + h // 2) // stride, len(belongs) - 1), min((x + w // 2) // stride, belongs.shape[1] - 1)
-                ] = 1
-            x, y, w, h = _box(belongs).tolist()
-            corners[place] = torch.tensor([y, x])
-            inside[place, :h, :w] = belongs[y : y + h, x : x + w]
+            corner, belongs = self._window(region, stride)
+            corners[place] = corner
+            inside[place, : belongs.shape[0], : belongs.shape[1]] = belongs
         return Windows(corners.to(regions.device), (height, width), inside.to(regions.device))
+
+    def _window(self, region: int, stride: int) -> tuple[Tensor, Tensor]:
+        """Top left corner of a region's box at a stride, and what belongs to it there; looked up once."""
+        known = self._windows.get((region, stride))
+        if known is not None:
+            return known
+        image, number = self._number(region)
+        belongs = self._cuts[image].numbers[::stride, ::stride] == number
+        if not belongs.any():
+            x, y, w, h = self._cuts[image].boxes[number].tolist()
+            belongs[
+                min((y + h // 2) // stride, len(belongs) - 1), min((x + w // 2) // stride, belongs.shape[1] - 1)
+            ] = 1
+        x, y, w, h = _box(belongs).tolist()
+        found = torch.tensor([y, x]), belongs[y : y + h, x : x + w].clone()
+        if len(self._windows) < _WINDOWS:
+            self._windows[region, stride] = found
+        return found
 
     def average(self, maps: Tensor, rows: Tensor, regions: Tensor) -> Tensor:
         """Mean over each region; a coarse pixel belongs to the region that its middle lies in."""

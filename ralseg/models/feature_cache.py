@@ -133,9 +133,14 @@ class FeatureCache:
             if key not in self._cache:
                 self._fill(self._cache, encode, one, key, encoder)
         assert self._cache is not None
-        flat = self._cache.stack(keys).to(image.device, non_blocking=True)
-        parts = flat.split([shape.numel() for shape in self._shapes], dim=1)
-        return [part.view(len(keys), *shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        sizes = [shape.numel() for shape in self._shapes]
+        rows = [self._cache[key].split(sizes) for key in keys]
+        # each map by itself: slices of one tensor would be copied once more, by the convolutions
+        maps = [torch.stack(level) for level in zip(*rows, strict=True)]
+        return [
+            level.view(len(keys), *shape).to(image.device, non_blocking=True)
+            for level, shape in zip(maps, self._shapes, strict=True)
+        ]
 
     def _open(
         self, encode: Callable[[Tensor], list[Tensor]], image: Tensor, key: int, encoder: nn.Module | None

@@ -248,6 +248,15 @@ class SmpSegmenter(Segmenter):
             **({"encoder_strides": self.encoder_strides} if self.encoder_strides else {}),
         }
 
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """All but those of a frozen encoder: Lightning visits each several times a step, and there are hundreds."""
+        memo = set() if memo is None else memo
+        if self.freeze_encoder and hasattr(self, "net"):
+            memo.add(self.net.encoder)  # as if it had been visited
+        yield from super().named_modules(memo, prefix, remove_duplicate)
+
     def train(self, mode: bool = True) -> "SmpSegmenter":
         """Set training mode; a frozen encoder keeps its statistics."""
         if not self.freeze_encoder:

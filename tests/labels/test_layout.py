@@ -115,6 +115,25 @@ def test_cut_shows_a_regions_own_pixels_and_nothing_else(layout, height, width, 
             assert torch.equal(cut[:, i - y, j - x], maps[row, :, i, j])
 
 
+def test_where_regions_lie_is_looked_up_once_at_each_stride(monkeypatch):
+    regions = small_data_regions()
+    wanted = torch.tensor([3, 0, 3, 5])
+    first = [regions.windows(size, wanted) for size in ((32, 48), (16, 24))]
+    monkeypatch.setattr("ralseg.labels.layout._box", lambda belongs: pytest.fail("looked again"))
+    for size, before in zip(((32, 48), (16, 24)), first, strict=True):
+        again = regions.windows(size, wanted)
+        assert torch.equal(again.corners, before.corners)
+        assert torch.equal(again.inside, before.inside)
+        again.inside.zero_()
+        again.corners.zero_()
+        assert torch.equal(regions.windows(size, wanted).inside, before.inside)
+        assert torch.equal(regions.windows(size, wanted).corners, before.corners)
+
+
+def small_data_regions() -> SegmentedRegions:
+    return SegmentedRegions(Blobs(), Images(32, 48))
+
+
 def test_cut_takes_maps_with_and_without_channels():
     images = Images(12, 18, 2)
     regions = Blobs().over(images)

@@ -104,6 +104,17 @@ def test_only_the_decoder_of_a_frozen_network_trains(arch):
     assert all(network.state_dict()[key].data_ptr() in kept for key in moved if "num_batches" not in key)
 
 
+def test_modules_of_a_frozen_encoder_are_not_visited_but_belong_to_the_network():
+    frozen, free = segmenter("FPN", freeze_encoder=True), segmenter("FPN")
+    assert not any(".encoder" in name for name, _ in frozen.named_modules())
+    assert len(list(free.named_modules())) - len(list(frozen.named_modules())) > 30
+    assert frozen.state_dict().keys() == free.state_dict().keys()
+    assert frozen.double().net.encoder.state_dict().popitem()[0] == free.net.encoder.state_dict().popitem()[0]
+    assert {tensor.dtype for tensor in frozen.state_dict().values()} <= {torch.float64, torch.int64}
+    trained = {name for name, weight in free.named_parameters() if ".encoder." not in name}
+    assert {name for name, _ in frozen.named_parameters()} == trained
+
+
 def samples_of(network: Segmenter, shown, seeds, number=3):
     with torch.no_grad():
         return list(network.predict_batch(shown, torch.arange(len(shown))).sampled(number, Seeds(0, seeds)))
