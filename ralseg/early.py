@@ -91,6 +91,7 @@ class _Judge:
         self.about = about
         self.typed = Typed(command, arguments)
         self.contents = [content for _, content in self.typed.files()]
+        self.is_unsure = False
 
     def files(self) -> None:
         """Refuse unknown keys, classes, and options of classes in configurations."""
@@ -105,7 +106,7 @@ class _Judge:
             if key in self.about["groups"]:
                 self._group(value, f"{key}.")
             elif key not in self.about["options"]:
-                if not _may_be_new(name):
+                if not self._may_be_new(name):
                     raise ConfigError(self.typed.no_key(_with_first(key, value), self.about["keys"]))
             elif key in self.about["classes"]:
                 self._class([key], value)
@@ -122,13 +123,13 @@ class _Judge:
                 continue
             if name in about["classes"]:
                 self._class([*keys, name], inner)
-            elif name not in about["options"] and not _may_be_new(name):
+            elif name not in about["options"] and not self._may_be_new(name):
                 raise ConfigError(self.typed.no_class_option(keys, class_path, name, about["options"]))
 
     def _is_class(self, key: str, class_path: str) -> None:
         module, _, name = class_path.rpartition(".")
         names = _options()["names"].get(module)
-        if names is not None and name.isidentifier() and name not in names and not _may_be_new(name):
+        if names is not None and name.isidentifier() and name not in names and not self._may_be_new(name):
             meant = nearest_name(class_path, lambda place: _options()["class_names"].get(place, []))
             raise ConfigError(self.typed.no_class(key, class_path, meant))
 
@@ -146,14 +147,14 @@ class _Judge:
             )
             if owner:
                 self._option_of_class(owner, key.removeprefix(f"{owner}.").removeprefix("init_args."))
-            elif not _may_be_new(parts[-1]):
+            elif not self._may_be_new(parts[-1]):
                 raise ConfigError(self.typed.no_key(key, self.about["keys"]))
 
     def _option_of_class(self, key: str, option: str) -> None:
         """Refuse what a class does not have that a configuration names, or that is the default."""
         about = _options()["classes"].get(self._class_of(key), {"options": [option]})
         is_plain = option.isidentifier() and option not in ("class_path", "init_args", "dict_kwargs")
-        if is_plain and option not in about["options"] and not _may_be_new(option):
+        if is_plain and option not in about["options"] and not self._may_be_new(option):
             raise ConfigError(self.typed.no_class_option([key], self._class_of(key), option, about["options"]))
 
     def _class_of(self, key: str) -> str:
@@ -170,9 +171,14 @@ class _Judge:
         default: str = self.about["defaults"].get(key, "")
         return default
 
+    def _may_be_new(self, name: str) -> bool:
+        """Whether only the parser can say that there is no such name; then it may say more that is wrong before."""
+        self.is_unsure |= may_be_new(name)
+        return may_be_new(name)
+
     def policy(self) -> None:
         """Refuse to acquire without a policy."""
-        if not self.about["needs_policy"]:
+        if self.is_unsure or not self.about["needs_policy"]:
             return
         given = [content["policy"] for content in self.contents if isinstance(content, dict) and "policy" in content]
         if not given and not any("--policy".startswith(option) for option in _long_options(self.typed.arguments)):
@@ -195,7 +201,7 @@ def _with_first(key: str, value: Any) -> str:
     return key
 
 
-def _may_be_new(name: str) -> bool:
+def may_be_new(name: str) -> bool:
     """Whether ralseg's source may have a name that the list does not know yet: somebody is working on it."""
     if (Path(__file__).parent / "configs").is_dir():
         return False  # an installed wheel

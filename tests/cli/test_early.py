@@ -28,7 +28,7 @@ NO_TORCH = "import sys; from ralseg.cli import main; code = main(sys.argv[1:]); 
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["ralseg"])
-    monkeypatch.setattr(early, "_may_be_new", lambda name: False)
+    monkeypatch.setattr(early, "may_be_new", lambda name: False)
     monkeypatch.setenv("RALSEG_ALLOW_IMPORT", "")
     for name in early._SEVERAL_PROCESSES:
         monkeypatch.delenv(name, raising=False)
@@ -184,7 +184,7 @@ def test_a_name_that_the_sources_have_but_the_list_has_not_goes_on_to_the_parser
     early.check(["fit", "--data.may_be_new_too", "3", "--help"])  # help comes first
     with pytest.raises(early.ConfigError):
         early.check(["fit", "--data.xyzzyx", "3"])
-    early.check(["fit", "--data._may_be_new", "3"])
+    early.check(["fit", "--data.is_unsure", "3"])
 
 
 def test_other_libraries_than_it_was_made_with_leave_all_to_the_parser(monkeypatch):
