@@ -1,4 +1,7 @@
-"""Sentences about keys of configurations: where one stands, what was probably meant. Imports nothing heavy."""
+"""Sentences about keys of configurations: where one stands, what was probably meant.
+
+Nothing heavy is imported here: :mod:`ralseg.early` says them before a parser is made.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
