@@ -137,6 +137,7 @@ bench: $(READY)  ## what things cost, as ratios
 	$(BIN)/python benchmarks/closed_game.py --repeats 2
 	$(BIN)/python benchmarks/closed_game.py --repeats 2 --agent search
 	$(BIN)/python benchmarks/growth.py
+	PYTHONPATH=. $(BIN)/python benchmarks/hundredfold.py
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/predict.py
 	PYTHONPATH=. $(BIN)/python benchmarks/reasons.py
