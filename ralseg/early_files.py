@@ -23,7 +23,7 @@ from ralseg.config_words import CLASSES
 
 COMMANDS = (
     *("init", "pretrain", "fit", "acquire", "label", "predict", "export", "labels export", "labels import"),
-    *("compare", "dashboard", "test", "data check"),
+    *("compare", "dashboard", "test", "data check", "explain"),
 )
 """All that have a help of their own."""
 _HELP_ONLY = ("label",)  # what it does not know is for `acquire`
