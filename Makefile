@@ -12,7 +12,7 @@ export RALSEG_CAMVID ?= $(abspath $(wildcard ../shared/data/camvid))
 # and those that need the nuclei, where a folder of data sets is found
 export RALSEG_DATA ?= $(abspath $(wildcard ../shared/data))
 
-.PHONY: help install demo dashboard policy test test-fast kills judges label-studio audit docs notebook release-check lint format \
+.PHONY: help install demo dashboard policy test test-fast kills known judges label-studio audit docs notebook release-check lint format \
 	bench bench-short clean
 
 help:  ## show this list
@@ -137,15 +137,21 @@ bench: $(READY)  ## what things cost, as ratios
 	$(BIN)/python benchmarks/closed_game.py --repeats 2
 	$(BIN)/python benchmarks/closed_game.py --repeats 2 --agent search
 	$(BIN)/python benchmarks/growth.py
+	PYTHONPATH=. $(BIN)/python benchmarks/hundredfold.py
 	PYTHONPATH=. $(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/predict.py
 	PYTHONPATH=. $(BIN)/python benchmarks/reasons.py
+	PYTHONPATH=. $(BIN)/python benchmarks/mistakes.py
 
 bench-short: export OMP_NUM_THREADS ?= 1
 bench-short: $(READY)  ## benchmarks in a shortened form; fails when a ratio is over its bar
 	PYTHONPATH=. $(BIN)/python benchmarks/bald.py --short
 	PYTHONPATH=. $(BIN)/python benchmarks/data_loading.py --short
 	PYTHONPATH=. $(BIN)/python benchmarks/checkpoints.py
+	PYTHONPATH=. $(BIN)/python benchmarks/mistakes.py --short
+
+known: $(READY)  ## write down all options and help texts (ralseg/known), after one has changed
+	$(BIN)/python -m ralseg.early_files
 
 clean:  ## delete the environment and all runs
 	rm -rf $(VENV) runs data_check mlflow.db mlartifacts

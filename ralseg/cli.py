@@ -4,7 +4,7 @@ import os
 import sys
 from difflib import get_close_matches
 
-from ralseg import __version__
+from ralseg import __version__, early
 from ralseg.config import resolve_configs
 from ralseg.errors import RalsegError
 from ralseg.runtime.signals import Interrupted, interrupts
@@ -70,11 +70,17 @@ def main(arguments: list[str] | None = None) -> int:
         hint = f"did you mean {close[0]}? C" if close else "c"
         print(f"ralseg: unknown command {arguments[0]!r}; {hint}ommands are {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
+    text = early.help_text(arguments)
+    if text is not None:
+        print(text, end="")
+        return 0
     quiet_libraries()
     try:
         with interrupts.handled():
+            resolved = resolve_configs(arguments)
+            early.check(resolved)
             # `compare` needs its arguments as they were typed, to repeat them; `label` to make `acquire`'s of them
-            return run(arguments if arguments[0] in ("compare", "label") else resolve_configs(arguments))
+            return run(arguments if arguments[0] in ("compare", "label") else resolved)
     except (RalsegError, Interrupted) as error:
         if os.environ.get("RALSEG_DEBUG"):
             raise

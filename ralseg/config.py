@@ -274,13 +274,8 @@ def _resolved(name: str, command: str, files: list[str]) -> str:
     if "\n" in name:  # the content itself: a process that another one has started
         return name
     path = find_config(name)
-    try:
-        as_written = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError, TypeError):
-        return path  # the parser says what is wrong
-    if not isinstance(as_written, dict):
-        return path
     whole = load_config(path)
+    as_written = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     content = with_lengths(for_command(whole, command, name))
     if command == "compare":
         content = _with_acquire(content, files, name if has_sections(whole) else None)

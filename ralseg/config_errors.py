@@ -3,21 +3,18 @@
 import importlib
 import re
 from argparse import ArgumentError
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from ralseg.agents.loading import policy_names
-from ralseg.config import COMMON_KEYS, SECTIONS
+from ralseg.config_words import CLASSES, Typed, nearest_name
 from ralseg.errors import ConfigError
 from ralseg.runtime import allowed_imports
 
-_CLASSES = ("ralseg", "ralseg.data", "torch.optim", "torch.optim.lr_scheduler")
 _NOISE = re.compile(
     r"[\s-]*(Parser key |Does not validate|Subtypes:|Errors:|Given value|Expected a <class 'NoneType'>|"
     r"Expected a path|Expected a dot import path|Problem with given class_path|Type typing\S+.*Parser key )"
@@ -70,7 +67,8 @@ class Explanation:
     def __init__(self, parser: ArgumentParser | None, command: str, arguments: Any) -> None:
         self.command = command
         self.keys = [key.replace(".init_args.", ".") for key in keys_of(parser)] if parser else []
-        self.arguments = [str(argument) for argument in arguments] if isinstance(arguments, list) else []
+        given = [str(argument) for argument in arguments] if isinstance(arguments, list) else []
+        self.typed = Typed(command, given)
 
     def of(self, message: str) -> str:
         """A parser's message in ralseg's words."""
@@ -86,7 +84,7 @@ class Explanation:
             return None
         if found[1].startswith("typing."):
             return f"an option of {'.'.join(keys)} is given, but it has no class; name the class before it"
-        known = [f"{module}.{name}" for module in _CLASSES for name in _classes_of(module)]
+        known = [f"{module}.{name}" for module in CLASSES for name in classes_of(module)]
         close = get_close_matches(found[1], known, 1, 0.85)
         way_out = f"did you mean {close[0]}? If" if close else "if"
         return (
@@ -99,11 +97,8 @@ class Explanation:
         if found is None:
             return None
         if found[2] == "policy":
-            return (
-                "--policy is missing: who chooses the regions? One of "
-                f"{policy_names()}, the policy.ckpt that `ralseg fit` has left, or a class of your own (module.Class)"
-            )
-        return f"`ralseg {self.command}` needs {found[2]}\n{self._help()}"
+            return self.typed.no_policy(policy_names())
+        return f"`ralseg {self.command}` needs {found[2]}\n{self.typed.help()}"
 
     def _wrong_class(self, message: str) -> str | None:
         found = re.search(r"class_path '([\w.]+)':\s+module '[\w.]+' has no attribute", message) or re.search(
@@ -114,10 +109,7 @@ class Explanation:
         keys = re.findall(r'Parser key "([\w.]+)"', message)
         if found is None or not keys:
             return None
-        key = ".".join(keys)
-        return (
-            f"{self._place(key)}there is no class {found[1]} for {key}{hint(nearest_class(found[1]))}\n{self._help()}"
-        )
+        return self.typed.no_class(".".join(keys), found[1], nearest_class(found[1]))
 
     def _wrong_option(self, message: str) -> str | None:
         """An option that the class of a key does not have."""
@@ -128,26 +120,14 @@ class Explanation:
             return None
         of_callable = re.match(r"\. Got value: Namespace\(class_path='([\w.]+)'", message[found.end() :])
         class_path = of_callable[1] if of_callable else re.findall(r"class_path '([\w.]+)'", before)[-1]
-        close = get_close_matches(found[1], options_of(class_path), 1)
-        typed = ".".join([*keys, found[1]])
-        joint = "." if self._is_typed(typed) else ".init_args."
-        meant = joint.join([*keys, close[0]]) if close else None
-        key = joint.join([*keys, found[1]])
-        return (
-            f"{self._place(typed)}{class_path} has no option {found[1]} ({key}){hint(meant)}\n"
-            f"(`ralseg {self.command} --{'.'.join(keys)}.help {class_path}` lists its options)"
-        )
+        return self.typed.no_class_option(keys, class_path, found[1], options_of(class_path))
 
     def _wrong_key(self, message: str) -> str | None:
         found = next((match for pattern in _UNKNOWN if (match := pattern.search(message))), None)
         if found is None:
             return None
         key = ".".join(part for part in (found.groupdict().get("group"), found["key"]) if part)
-        is_section = key.partition(".")[0] not in COMMON_KEYS and not self._is_typed(key)
-        meant = nearest_key(key, self.keys + (list(SECTIONS) if is_section else []))
-        if self._is_typed(key):
-            return f"`ralseg {self.command}` has no option --{key}{hint(meant and f'--{meant}')}\n{self._help()}"
-        return f"{self._place(key)}`ralseg {self.command}` has no key {key}{hint(meant)}\n{self._help()}"
+        return self.typed.no_key(key, self.keys)
 
     def _wrong_value(self, message: str) -> str:
         """Anything else: what the parser says, without what only its authors can read."""
@@ -158,97 +138,15 @@ class Explanation:
         for pattern, words in _WORDS.items():
             text = re.sub(pattern, words, text)
         shown = f", but it is {given[1]}" if given and "but it is" not in text else ""
-        return f"{self._place(key)}{key + ': ' if key else ''}{text}{shown}\n{self._help()}"
-
-    # -- where a key stands -----------------------------------------------------------------------
-
-    def _help(self) -> str:
-        return f"(`ralseg {self.command} --help` lists all options)"
-
-    def _is_typed(self, key: str) -> bool:
-        """Whether a person typed an option, instead of writing it into a file."""
-        return any(argument.partition("=")[0].replace(".init_args.", ".") == f"--{key}" for argument in self.arguments)
-
-    def _place(self, key: str) -> str:
-        """The file that a key stands in, for the beginning of a message; nothing where it was typed."""
-        if not key or self._is_typed(key):
-            return ""
-        for name, content in reversed(list(self._files())):
-            if _has(content, key.split(".")):
-                return f"{name}: "
-        return ""
-
-    def _files(self) -> Iterator[tuple[str, Any]]:
-        """The configurations with their names; content that stands in the arguments begins with its file's name."""
-        for position, argument in enumerate(self.arguments):
-            option, _, value = argument.partition("=")
-            if option not in ("--config", "-c"):
-                continue
-            value = value or "".join(self.arguments[position + 1 : position + 2])
-            try:
-                text = value if "\n" in value else Path(value).read_text(encoding="utf-8")
-                name = value.splitlines()[0].removeprefix("# ") if "\n" in value else value
-                yield name, yaml.safe_load(text)
-            except (OSError, ValueError, yaml.YAMLError):
-                continue
-
-
-def _has(content: Any, parts: list[str]) -> bool:
-    """Whether a key is in a configuration; ``init_args`` on the way to it need not be named."""
-    if not parts:
-        return True
-    if not isinstance(content, dict):
-        return False
-    inner = content.get("init_args")
-    return (parts[0] in content and _has(content[parts[0]], parts[1:])) or (inner is not None and _has(inner, parts))
-
-
-# -- what was probably meant -----------------------------------------------------------------------
-
-
-def hint(meant: str | None) -> str:
-    """The end of a sentence that says what was probably meant."""
-    return f"; did you mean {meant}?" if meant else "."
-
-
-def nearest_key(key: str, known: Iterable[str]) -> str | None:
-    """The known key that a misspelt one probably means; also one of the same name that stands elsewhere.
-
-    Examples:
-        >>> known = ["data.batch_size", "data.size", "trainer.max_epochs"]
-        >>> nearest_key("data.bach_size", known), nearest_key("trianer.max_epoch", known)
-        ('data.batch_size', 'trainer.max_epochs')
-        >>> nearest_key("batch_size", known)
-        'data.batch_size'
-    """
-    paths, found = [name.split(".") for name in known], list[str]()
-    for part in key.split("."):
-        names = {path[len(found)] for path in paths if path[: len(found)] == found and len(path) > len(found)}
-        if not names:
-            break  # a value, not a group: what stands in it is not known
-        close = [part] if part in names else get_close_matches(part, sorted(names), 1)
-        if not close:
-            found = []
-            break
-        found += close
-    if found:
-        return ".".join(found)
-    ends = {path[-1]: ".".join(path) for path in reversed(paths)}
-    close = get_close_matches(key.rpartition(".")[2], ends, 1, 0.8)
-    return ends[close[0]] if close else None
+        return f"{self.typed.place(key)}{key + ': ' if key else ''}{text}{shown}\n{self.typed.help()}"
 
 
 def nearest_class(class_path: str) -> str | None:
     """The class that a misspelt path probably means, of its own module or of those that configurations name most."""
-    module, _, name = class_path.rpartition(".")
-    for place in dict.fromkeys((module, *_CLASSES)):
-        close = get_close_matches(name, _classes_of(place), 1, 0.75)
-        if close:
-            return f"{place}.{close[0]}"
-    return None
+    return nearest_name(class_path, classes_of)
 
 
-def _classes_of(module: str) -> list[str]:
+def classes_of(module: str) -> list[str]:
     """The public classes of a module that may be imported."""
     if not any(f"{module}.".startswith(f"{known}.") for known in allowed_imports.ALWAYS):
         return []

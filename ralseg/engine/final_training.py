@@ -15,7 +15,7 @@ from ralseg.data.datamodule import SegmentationData
 from ralseg.data.samples import Draw, JoinedSamples
 from ralseg.engine.acquire_session import AcquireSession
 from ralseg.engine.callbacks import PatientStop
-from ralseg.engine.selection import by_image
+from ralseg.engine.selection import by_image, labelled_pixels
 from ralseg.engine.trainer import SCORE, RunTrainer
 from ralseg.errors import ConfigError
 from ralseg.models.schedules import check_length
@@ -159,10 +159,10 @@ def label_frequencies(session: AcquireSession, mixed: list[int]) -> Tensor:
     """Share of each class among all labels of the final training: [C]."""
     data = session.data
     num_classes = len(data.class_names)
-    masks = [session.labels[region] for region in session.ledger.labelled.tolist()]
-    masks += [data.masks[index] for index in mixed]
-    counts = sum(torch.bincount(mask.flatten().int(), minlength=256) for mask in masks)
-    assert isinstance(counts, Tensor)
+    counts = labelled_pixels(session) + sum(
+        (torch.bincount(data.masks[index].flatten().int(), minlength=256) for index in mixed),
+        torch.zeros(256, dtype=torch.int64),
+    )
     known = counts[:num_classes].double()
     return known / known.sum().clamp(min=1)
 

@@ -68,11 +68,17 @@ def _said(shares: Tensor, names: tuple[str, ...]) -> str:
     return ", ".join(f"{names[i]} {float(shares[i]):.2f}" for i in order if shares[i] >= 0.05)
 
 
+def labelled_pixels(session: AcquireSession) -> Tensor:
+    """Number of labelled pixels of each class, and of void at 255: [256]. One region is looked at after the other."""
+    counts = torch.zeros(256, dtype=torch.int64)
+    for region in session.ledger.labelled.tolist():
+        counts += torch.bincount(session.labels[region].flatten().int(), minlength=256)
+    return counts
+
+
 def class_frequencies(session: AcquireSession, available: list[float] | None) -> dict[str, Any]:
     """Share of each class among the labelled pixels, beside the acquisition set's, and the entropy of both."""
-    cells = [session.labels[region] for region in session.ledger.labelled.tolist()]
-    pixels = torch.stack(cells).flatten().int()
-    counts = torch.bincount(pixels, minlength=256)[: len(session.data.class_names)].double()
+    counts = labelled_pixels(session)[: len(session.data.class_names)].double()
     selected = (counts / counts.sum().clamp(min=1)).tolist()
     return {
         "classes": list(session.data.class_names),

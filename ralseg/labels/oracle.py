@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ralseg.errors import DataError, RalsegError
+from ralseg.labels.label_store import LabelStore
 from ralseg.labels.layout import Regions
 from ralseg.labels.news import News
 from ralseg.labels.vault import IGNORE, MaskVault
@@ -208,7 +209,7 @@ class MaskOracle(Oracle):
 
 
 class RevealedLabels:
-    """The labels that an oracle has given so far; all other pixels are ignored.
+    """The labels that an oracle has given so far; all other pixels are ignored. Many of them go to disk.
 
     Args:
         regions: How the regions lie in their images.
@@ -216,7 +217,7 @@ class RevealedLabels:
 
     def __init__(self, regions: Regions) -> None:
         self.regions = regions
-        self._labels: dict[int, Tensor] = {}
+        self._labels = LabelStore()
 
     def add(self, regions: Tensor, labels: Tensor) -> None:
         """Keep the labels [k, *box_size] of regions [k]; what was known of them is replaced."""

@@ -109,6 +109,19 @@ def test_kl_histogram_is_tiled_exactly(seed, rows, others, tile):
     assert (result - expected).abs().sum() <= 2 / others  # one pair on the edge of a bin may fall either way
 
 
+def test_divergences_from_very_many_are_counted_from_a_sample(monkeypatch):
+    first, second = random_histograms(0, 30, 6), random_histograms(1, 20_000, 6)
+    exact = features.kl_histogram(first, second)
+    monkeypatch.setattr(features, "KL_OTHERS", 20_000)
+    assert torch.equal(features.kl_histogram(first, second), exact)  # up to the limit nothing is drawn
+    few = features.sampled(second, 8_000)
+    assert torch.equal(few, features.sampled(second, 8_000))
+    sampled = features.kl_histogram(first, few)
+    assert 0 < (sampled - exact).abs().max() <= (math.log(2 / 4e-6) / 2 / 8_000) ** 0.5  # Hoeffding's bound
+    monkeypatch.setattr(features, "KL_OTHERS", 8_000)
+    assert torch.equal(features.kl_histogram(first, second), sampled)
+
+
 def test_histograms_tell_half_near_half_far_from_all_in_between():
     region = torch.tensor([[1.0, 0.0]])
     same, opposite, mixed = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]])

@@ -10,7 +10,8 @@ import yaml
 
 from ralseg import cli
 from ralseg.cli import main
-from ralseg.config_errors import nearest_class, nearest_key
+from ralseg.config_errors import nearest_class
+from ralseg.config_words import nearest_key
 from support.configs import ACQUIRE, FIT, PRETRAIN, STUDY
 
 TEXTS = {"pretrain": PRETRAIN, "fit": FIT, "acquire": ACQUIRE, "compare": STUDY}
