@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,10 @@ class ReadCheckpoint(dict[str, Any]):
     def __init__(self, content: dict[str, Any], path: Path) -> None:
         super().__init__(content)
         self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Saved as a plain mapping, which can be read without running code."""
+        return OrderedDict, (), None, None, iter(self.items())
 
 
 def path_of(checkpoint: dict[str, Any]) -> Path | None:

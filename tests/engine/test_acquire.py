@@ -25,7 +25,7 @@ from support.games import UNTRAINED, acquire, segmenter, selected
 
 
 def test_everything_that_is_written(tmp_path):
-    trainer, result = acquire(tmp_path, budgets=[4, 10], options={"complete_checkpoints": True})
+    trainer, result = acquire(tmp_path, budgets=[4, 10])
     data = trainer.fit_loop.session.data
     assert len(selected(tmp_path)) == len(set(selected(tmp_path))) == 10
     assert [row[0] for row in selected(tmp_path)] == ["0"] * 4 + ["1"] * 4 + ["2"] * 2
