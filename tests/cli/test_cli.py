@@ -83,7 +83,7 @@ def test_bare_names_resolve_after_install_of_a_wheel(tmp_path):
         page = {name for name in archive.namelist() if name.startswith("ralseg/annotation/page/static/")}
         assert {Path(name).suffix for name in page} == {".html", ".js", ".css", ".svg"}
         kinds = {Path(name).suffix for name in archive.namelist() if "dist-info" not in name and name not in page}
-        assert kinds == {".py", ".yaml", ".j2", ".typed", ".ckpt"}  # nothing that runs by itself
+        assert kinds == {".py", ".yaml", ".j2", ".typed", ".ckpt", ".json", ".txt"}  # nothing that runs by itself
         assert [name for name in archive.namelist() if name.endswith(".ckpt")] == ["ralseg/agents/shipped/ralseg.ckpt"]
         archive.extractall(tmp_path / "site")
     elsewhere = tmp_path / "elsewhere"
