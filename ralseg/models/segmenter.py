@@ -33,6 +33,8 @@ from ralseg.runtime import distributed
 from ralseg.runtime.checkpoints import differences
 
 log = logging.getLogger(__name__)
+_COUNTABLE = 255
+"""Classes that a byte can number from 1 on."""
 
 
 def masked_cross_entropy(logits: Tensor, mask: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -59,11 +61,22 @@ def masked_cross_entropy(logits: Tensor, mask: Tensor, weight: Tensor | None = N
 
 
 def predicted_classes(logits: Tensor) -> Tensor:
-    """The most probable class of each pixel: [B, C, H, W] -> [B, H, W].
+    """The most probable class of each pixel, the first of equals: [B, C, H, W] -> [B, H, W].
 
-    ``max`` instead of ``argmax``: the same answer, ten times faster across channels on a CPU.
+    What ``argmax`` says, ten times faster across channels on a CPU: largest values are found many at a time, and so is
+    the first class that has one.
+
+    Examples:
+        >>> predicted_classes(torch.tensor([0.0, 2.0, 2.0]).reshape(1, 3, 1, 1)).tolist()
+        [[[1]]]
     """
-    return logits.max(1).indices
+    number = logits.shape[1]
+    if not logits.is_contiguous() or number > _COUNTABLE:
+        return logits.max(1).indices  # the way for channels_last
+    has_largest = (logits == logits.amax(1, keepdim=True)).view(torch.uint8)
+    places = torch.arange(number, 0, -1, dtype=torch.uint8, device=logits.device)  # from behind: the first is the most
+    first = number - has_largest.mul_(places[:, None, None]).amax(1).long()
+    return first.clamp_(max=number - 1)  # no class is as large as a NaN
 
 
 def inverse_sqrt_weights(frequencies: Tensor) -> Tensor:

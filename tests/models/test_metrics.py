@@ -3,6 +3,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torchmetrics.classification import MulticlassJaccardIndex
 
 from ralseg.errors import DataError
 from ralseg.models.metrics import IoU
@@ -42,3 +43,17 @@ def test_a_set_without_labels_is_an_error_not_a_number():
     metric.update(torch.zeros(1, 2, 2, dtype=torch.long), torch.full((1, 2, 2), 255))
     with pytest.raises(DataError, match="nothing but void"):
         metric.compute()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+def test_pixels_are_counted_as_torchmetrics_counts_them(dtype):
+    generator = torch.Generator().manual_seed(0)
+    prediction = torch.randint(0, 4, (3, 5, 7), generator=generator)
+    target = torch.randint(0, 4, (3, 5, 7), generator=generator)
+    target[torch.rand(target.shape, generator=generator) < 0.3] = 255
+    ours, theirs = IoU(NAMES), MulticlassJaccardIndex(4, ignore_index=255)
+    for metric in (ours, theirs):
+        metric.update(prediction, target.to(dtype) if metric is ours else target)
+    assert (ours.confmat == theirs.confmat).all()
+    assert int(ours.confmat.sum()) == int((target != 255).sum())
+    assert float(ours.compute()) == pytest.approx(float(theirs.compute()))

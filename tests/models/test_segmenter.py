@@ -9,7 +9,7 @@ from ralseg.data.samples import Draw
 from ralseg.errors import ConfigError
 from ralseg.models import FPNSegmenter, encoders
 from ralseg.models.feature_cache import FeatureCache
-from ralseg.models.segmenter import inverse_sqrt_weights, masked_cross_entropy
+from ralseg.models.segmenter import inverse_sqrt_weights, masked_cross_entropy, predicted_classes
 from ralseg.models.smp import _upsampling_matrix
 from support.data import small_data
 
@@ -56,6 +56,20 @@ def test_a_network_that_was_scored_first_can_train():
         network.logits(shown, torch.arange(2), stride=2)
     network.logits(shown, torch.arange(2), stride=2).sum().backward()
     assert network.net.segmentation_head[0].weight.grad is not None
+
+
+@pytest.mark.parametrize("classes", [1, 2, 19, 255, 256])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_predicted_class_is_the_first_of_the_largest(classes, layout):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, classes, 9, 11, generator=generator).round(decimals=1)  # with ties
+    logits[0, :, 0] = float("-inf")
+    expected = torch.from_numpy(logits.numpy().argmax(1))
+    assert (predicted_classes(logits.to(memory_format=layout)) == expected).all()
+
+
+def test_the_predicted_class_of_what_is_no_number_is_a_class():
+    assert 0 <= int(predicted_classes(torch.full((1, 3, 1, 1), float("nan")))) < 3
 
 
 def test_loss_is_the_mean_over_labelled_pixels_and_zero_without_any():
