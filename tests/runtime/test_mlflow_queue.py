@@ -205,7 +205,8 @@ def test_the_last_try_does_not_wait_for_its_turn(tmp_path, store, monkeypatch):
     tries, may_fail = [], threading.Event()
 
     def connect(uri):
-        tries.append(uri)
+        if str(tmp_path) in uri:  # the thread of an earlier test may still try its own
+            tries.append(uri)
         may_fail.wait(HANG)
         raise ConnectionError("nobody is there")
 
