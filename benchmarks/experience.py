@@ -3,7 +3,7 @@
     python benchmarks/experience.py play --sets camvid,dubai --games 64    # games in single real sets
     python benchmarks/experience.py solve --runs runs/worlds --out w.ckpt  # the policy that a run's credit makes
     python benchmarks/experience.py rows                                   # what the matrix has in its rows
-    python benchmarks/experience.py lean --policy ralseg --entropy 4 --out w.ckpt   # a policy nearer to entropy
+    python benchmarks/experience.py lean --lean 4 --towards entropy=1 --out w.ckpt  # a policy nearer to entropy
     python benchmarks/experience.py forecast --policies entropy,ralseg,w.ckpt       # how well they foresee credit
 
 Credit regression keeps sums over games (`gram`, `cross` in its checkpoints), and sums of several runs can be added. So
@@ -16,6 +16,7 @@ played on.
 
 import argparse
 import json
+import math
 import os
 import statistics
 from pathlib import Path
@@ -69,7 +70,8 @@ def solve(
     shrinkage: float = 10.0,
     context: bool = True,
     randomness: float = 0.0,
-    entropy: float = 0.0,
+    share: float = 0.0,
+    towards: dict[str, float] | None = None,
 ) -> FeaturePolicy:
     """Write the policy that the games of several runs make.
 
@@ -79,8 +81,8 @@ def solve(
         shrinkage: Pull of the regression towards 0, worth so many steps of experience.
         context: Whether weights move with contexts.
         randomness: Of the policy.
-        entropy: Added to the weight of entropy, as a share of the length of all weights: the more, the nearer the
-            policy is to choosing by entropy alone.
+        share: How far the policy leans, see ``lean_on``.
+        towards: What it leans on, entropy unless told otherwise.
     """
     found = [sums(run) for run in runs]
     gram, cross = sum(one for one, _ in found), sum(other for _, other in found)
@@ -91,16 +93,16 @@ def solve(
     number = len(policy.names) * (2 + len(policy.context))
     gram, cross = gram[:number, :number], cross[:number]  # contexts stand last
     set_weights(policy.net, torch.linalg.solve(gram + shrinkage * torch.eye(number).to(gram), cross))
-    lean_on_entropy(policy, entropy)
+    lean_on(policy, towards or {"entropy": 1.0}, share)
     write(policy, out)
     return policy
 
 
 def lean(asked: argparse.Namespace) -> None:
-    """Write a policy that is nearer to choosing by entropy alone than the one it is made from."""
+    """Write a policy that is nearer to a rule of thumb than the one it is made from."""
     policy = load_policy_alone(policy_file(asked.policy))
     assert isinstance(policy, FeaturePolicy)
-    lean_on_entropy(policy, asked.entropy)
+    lean_on(policy, asked.towards, asked.lean)
     write(policy, asked.out)
 
 
@@ -112,17 +114,36 @@ def write(policy: FeaturePolicy, out: str) -> None:
 
 
 @torch.no_grad()
-def lean_on_entropy(policy: FeaturePolicy, share: float) -> None:
-    """Add to the weight of entropy, as a share of the length of all weights; then make them as long as they were.
+def lean_on(policy: FeaturePolicy, towards: dict[str, float], share: float) -> None:
+    """Add a rule of thumb to the weights, as a share of their length; then make them as long as they were.
 
     Their length says nothing about what is chosen. It does about forecasts, which `fit` goes on from.
+
+    Args:
+        policy: What leans.
+        towards: The rule: weights of features; their length does not matter.
+        share: The more, the nearer the policy is to choosing by the rule alone; infinity is the rule.
     """
     weight, drift = policy.net.weight, policy.net.drift
     length = weight.norm()
-    weight[policy.names.index("entropy")] += share * length
+    rule = torch.zeros_like(weight)
+    for name, value in towards.items():
+        rule[policy.names.index(name)] = value
+    rule *= length / rule.norm()
+    if math.isinf(share):
+        weight.copy_(rule)
+        drift.zero_()
+        return
+    weight += share * rule
     shrunk = length / weight.norm()
     weight *= shrunk
     drift *= shrunk
+
+
+def rule_of(text: str) -> dict[str, float]:
+    """Features and their weights, as ``entropy=1,bald=0.5``."""
+    pairs = (part.partition("=") for part in text.split(","))
+    return {name: float(value or 1) for name, _, value in pairs}
 
 
 def forecast(asked: argparse.Namespace) -> None:
@@ -188,7 +209,8 @@ def main() -> None:
     parser.add_argument("--shrinkage", type=float, default=10.0)
     parser.add_argument("--context", choices=["all", "none"], default="all")
     parser.add_argument("--randomness", type=float, default=0.0)
-    parser.add_argument("--entropy", type=float, default=0.0, help="what is added to its weight, see solve")
+    parser.add_argument("--lean", type=float, default=0.0, help="how far towards a rule of thumb, see lean_on")
+    parser.add_argument("--towards", type=rule_of, default={"entropy": 1.0}, help="the rule, as entropy=1,bald=0.5")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     quiet_console()
@@ -202,8 +224,9 @@ def main() -> None:
         forecast(asked)
     else:
         solve(
-            asked.runs.split("+"), asked.out, asked.shrinkage, asked.context == "all", asked.randomness, asked.entropy
-        )
+            asked.runs.split("+"), asked.out, asked.shrinkage, asked.context == "all", asked.randomness, asked.lean,
+            asked.towards,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@
 
 Plays the validation games of `ralseg fit` in worlds: synthetic ones that training does not have and, with `--data`
 (RALSEG_DATA), the train and val images of five real data sets, never their test images. All policies play the very same
-games: theta_0, pools and draws are shared. Prints the area under the curve less uniform's, family by family, and the
-mean over families, with standard errors.
+games: theta_0, pools and draws are shared. Prints the area under the curve less that of each method in `--against`,
+family by family, and the mean over families, with standard errors.
 """
 
 import argparse
@@ -76,7 +76,8 @@ def make_data(folder: str, seed: int, num_worlds: int) -> SegmentationData:
 def main() -> None:
     """Play and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policies", required=True, help="uniform must be among them")
+    parser.add_argument("--policies", required=True, help="those they are compared with must be among them")
+    parser.add_argument("--against", default="uniform", help="what they are compared with")
     parser.add_argument("--games", type=int, default=60)
     parser.add_argument("--worlds", type=int, default=12, help="synthetic ones")
     parser.add_argument("--data", default=os.environ.get("RALSEG_DATA", ""), help="folder of the real data sets")
@@ -101,21 +102,24 @@ def main() -> None:
         history = json.loads((Path(folder) / "history.json").read_text())
     if asked.out:
         Path(asked.out).write_text(json.dumps(history) + "\n")
-    show(history, [name for name in names if name in HEURISTICS or is_file(name)])
+    for other in asked.against.split(","):
+        show(history, [name for name in names if name in HEURISTICS or is_file(name)], other)
 
 
-def show(history: list[dict], names: list[str]) -> None:
-    """Print differences from uniform."""
+def show(history: list[dict], names: list[str], other: str) -> None:
+    """Print differences from a method."""
     games = {name: {r["draw"]: r for r in history if r["kind"] == "validation" and r["role"] == name} for name in names}
     families: dict[str, list[int]] = {}
-    for draw, record in games["uniform"].items():
+    for draw, record in games[other].items():
         families.setdefault(record["scene"].partition(":")[0].partition("/")[0], []).append(draw)
-    print("| area less uniform |", " | ".join(f"{family} ({len(families[family])})" for family in families), "| mean |")
+    print(
+        f"| area less {other} |", " | ".join(f"{family} ({len(families[family])})" for family in families), "| mean |"
+    )
     print("|---|" + "---|" * (len(families) + 1))
     for name in names:
         cells, means, errors = [], [], []
         for draws in families.values():
-            found = [area(games[name][draw]) - area(games["uniform"][draw]) for draw in draws]
+            found = [area(games[name][draw]) - area(games[other][draw]) for draw in draws]
             means.append(statistics.mean(found))
             errors.append(statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else math.nan)
             cells.append(f"{means[-1]:+.2f} ± {errors[-1]:.2f}")
