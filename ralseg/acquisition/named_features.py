@@ -160,6 +160,15 @@ def rarity_steep(candidates: Candidates) -> Tensor:
     return features.rarity(candidates.seen.measures["probability"], candidates.known, power=1.0)
 
 
+@feature(measures=("probability",))
+def rarity_chosen(candidates: Candidates) -> Tensor:
+    """How much it seems to hold of what chosen regions are short of; theta_0's labels count nothing: [R].
+
+    So choices balance each other, whatever theta_0 happened to see. The same for all before a region is chosen.
+    """
+    return features.rarity(candidates.seen.measures["probability"], candidates.labelled)
+
+
 @feature(measures=("class_entropy",))
 def rare_entropy(candidates: Candidates) -> Tensor:
     """Mean entropy in which a pixel counts by how rare its predicted class is among labels: [R]."""
@@ -286,7 +295,7 @@ def labelled_in_image(candidates: Candidates) -> Tensor:
 GENERAL = (
     "entropy", "entropy_max", "entropy_deviation", "margin", "bald",
     "class_entropy_1", "class_entropy_2", "class_entropy_3",
-    "rarity", "rarity_steep", "rare_entropy", "rare_and_unsure", "mixture", "classes",
+    "rarity", "rarity_steep", "rarity_chosen", "rare_entropy", "rare_and_unsure", "mixture", "classes",
     "divergence_labelled", "divergence_candidates", "novelty", "nearest_labelled", "nearest_frame",
     "height", "height_extreme", "side", "labelled_in_image",
 )  # fmt: skip

@@ -137,6 +137,22 @@ def test_the_labels_of_theta_0_count(name):
     assert with_both != value(name, Candidates(seen, one))
 
 
+def test_choices_balance_each_other_whatever_theta_0_saw():
+    seen = seen_as([[1.0, 0.0]] * 2, probability=[[1.0, 0.0], [0.3, 0.7]])
+    chosen, before = torch.tensor([[0.2, 0.8]]), torch.tensor([[1.0, 0.0]] * 5)
+    first, second = (share**-0.5 for share in frequency(0.2, 0.8))
+    found = value("rarity_chosen", Candidates(seen, chosen, before))
+    assert found == pytest.approx([first, 0.3 * first + 0.7 * second], rel=1e-5)
+    assert found == value("rarity_chosen", Candidates(seen, chosen))
+
+
+def test_before_a_region_is_chosen_all_are_alike():
+    probability = torch.rand(50, 11, generator=torch.Generator().manual_seed(0)).softmax(1)
+    seen = seen_as(probability.tolist(), probability=probability.tolist())
+    candidates = Candidates(seen, torch.zeros(0, 11), torch.eye(11))
+    assert (standardised(describe(("rarity_chosen",), candidates)) == 0).all()
+
+
 def test_without_labels_no_class_is_rarer():
     seen = seen_as([[1.0, 0.0]] * 2, probability=[[1.0, 0.0], [0.0, 1.0]])
     assert value("rarity", Candidates(seen, torch.zeros(0, 2))) == pytest.approx([2**0.5] * 2)
