@@ -46,7 +46,8 @@ dashboard: $(READY)  ## a page of the studies of this folder, and MLflow's
 policy: export OMP_NUM_THREADS ?= 1
 policy: $(READY)  ## train the policy in the box anew, in synthetic worlds; run it again and it goes on where it was
 	$(BIN)/ralseg fit --config worlds.yaml --ckpt last
-	PYTHONPATH=. $(BIN)/python benchmarks/experience.py solve --context none --shrinkage 3000 --lean 4 --out ralseg/agents/shipped/ralseg.ckpt
+	PYTHONPATH=. $(BIN)/python benchmarks/experience.py solve --context none --shrinkage 3000 --lean 8 \
+	  --towards rarity_chosen=1,bald=1,entropy=0.5 --out ralseg/agents/shipped/ralseg.ckpt
 
 # the tests' networks are tiny: a second thread costs more than it brings
 test: export OMP_NUM_THREADS ?= 1

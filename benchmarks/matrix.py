@@ -295,7 +295,7 @@ def main() -> None:
     parser.add_argument("--methods", required=True)
     parser.add_argument("--against", default="uniform,entropy", help="what they are compared with")
     parser.add_argument("--sets", default=",".join(SETS))
-    parser.add_argument("--seeds", default="0,1,2,3,4,5,6,7")
+    parser.add_argument("--seeds", default="0,1,2,3,4,5,6,7", help="to play; a table is of all that are there")
     parser.add_argument("--pixels", type=int, default=CPU_PIXELS, help="of an image, at most; CamVid has 128x192")
     parser.add_argument("--part", default="0/1", help="of the seeds")
     parser.add_argument("--data", default=os.environ.get("RALSEG_DATA", "data"), help="folder of the data sets")
