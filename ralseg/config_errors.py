@@ -10,7 +10,6 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from ralseg.agents.loading import policy_names
 from ralseg.config_words import CLASSES, Typed, nearest_name
 from ralseg.errors import ConfigError
 from ralseg.runtime import allowed_imports
@@ -96,8 +95,6 @@ class Explanation:
         found = re.fullmatch(rf"the following arguments are required: ({self.command}\.)?(.+)", message.strip())
         if found is None:
             return None
-        if found[2] == "policy":
-            return self.typed.no_policy(policy_names())
         return f"`ralseg {self.command}` needs {found[2]}\n{self.typed.help()}"
 
     def _wrong_class(self, message: str) -> str | None:

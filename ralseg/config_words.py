@@ -93,13 +93,6 @@ class Typed:
         """A key names a class that does not exist."""
         return f"{self.place(key)}there is no class {class_path} for {key}{hint(meant)}\n{self.help()}"
 
-    def no_policy(self, names: str) -> str:
-        """Nobody chooses the regions."""
-        return (
-            f"--policy is missing: who chooses the regions? One of {names}, the policy.ckpt that `ralseg fit` has "
-            "left, or a class of your own (module.Class)"
-        )
-
     def help(self) -> str:
         """Where all options are listed."""
         return f"(`ralseg {self.command} --help` lists all options)"

@@ -61,7 +61,7 @@ def help_text(arguments: list[str]) -> str | None:
 
 
 def check(arguments: list[str]) -> None:
-    """Raise :class:`ConfigError` for what no parser would take: an unknown key, option or class, a missing policy.
+    """Raise :class:`ConfigError` for what no parser would take: an unknown key, option or class.
 
     Args:
         arguments: As :func:`ralseg.config.resolve_configs` leaves them.
@@ -75,7 +75,6 @@ def check(arguments: list[str]) -> None:
     judge = _Judge(command, about, arguments)
     judge.options()
     judge.files()
-    judge.policy()
 
 
 class _Judge:
@@ -175,14 +174,6 @@ class _Judge:
         """Whether only the parser can say that there is no such name; then it may say more that is wrong before."""
         self.is_unsure |= may_be_new(name)
         return may_be_new(name)
-
-    def policy(self) -> None:
-        """Refuse to acquire without a policy."""
-        if self.is_unsure or not self.about["needs_policy"]:
-            return
-        given = [content["policy"] for content in self.contents if isinstance(content, dict) and "policy" in content]
-        if not given and not any("--policy".startswith(option) for option in _long_options(self.typed.arguments)):
-            raise ConfigError(self.typed.no_policy(_options()["policies"]))
 
 
 def _long_options(arguments: list[str]) -> Iterator[str]:

@@ -17,7 +17,6 @@ from typing import Any
 from jsonargparse import ArgumentParser
 
 from ralseg import early
-from ralseg.agents.loading import policy_names
 from ralseg.config_errors import classes_of, keys_of
 from ralseg.config_words import CLASSES
 
@@ -44,7 +43,6 @@ def make() -> dict[str, str]:
         about[command] = None if command in _HELP_ONLY else _about(command, parsers[-1])
     known = {
         "made_with": early.versions(),
-        "policies": policy_names(),
         "commands": about,
         "classes": dict(_classes()),
         "names": {module: _names(importlib.import_module(module)) for module in MODULES},
@@ -72,7 +70,6 @@ def _about(command: str, parser: argparse.ArgumentParser) -> dict[str, Any]:
         "groups": sorted(above - classes - {""}),
         "options": sorted({*dests, *(name for name in typed if name.isascii() and " " not in name), *keys}),
         "classes": sorted(classes),
-        "needs_policy": command == "acquire",
         "defaults": dict(_default_classes(defaults)),
     }
 

@@ -207,8 +207,8 @@ pretrain:                                    # theta_0, the segmenter that label
       scheduler: {{class_path: torch.optim.lr_scheduler.OneCycleLR, init_args: {{max_lr: 4.0e-3}}}}
 
 acquire:                                     # choose regions, have them labelled, train and test at each budget
-  policy: rare_bald                          # or uniform, entropy, ralseg (learned: docs/policy.md), ...; or the
-                                             # policy.ckpt that `ralseg fit` leaves
+  policy: ralseg                             # in the box (docs/policy.md); or uniform, entropy, rare_bald, ...; or
+                                             # the policy.ckpt that `ralseg fit` leaves
   oracle: {oracle:<35}# {_about_oracle(chosen)}
   trainer:
     default_root_dir: {runs}/acquire

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ralseg import __version__
 from ralseg.acquisition.policy import Policy
-from ralseg.agents.loading import find_policy, policy_identity, policy_tag
+from ralseg.agents.loading import BOX, find_policy, policy_identity, policy_tag
 from ralseg.data.datamodule import SegmentationData
 from ralseg.engine.acquire_session import SET, AcquireSession, AcquisitionConfig
 from ralseg.engine.final_training import FinalTraining, mixed_images, train_final
@@ -88,7 +88,7 @@ class AcquireTrainer(GameTrainer):
         self,
         model: Segmenter,
         datamodule: SegmentationData,
-        policy: str | Policy,
+        policy: str | Policy = BOX,
         policy_args: dict[str, Any] | None = None,
         oracle: str | Oracle = "masks",
         ckpt: str | None = None,
@@ -98,9 +98,9 @@ class AcquireTrainer(GameTrainer):
         Args:
             model: The segmenter, as it learns during acquisition.
             datamodule: The data.
-            policy: ``ralseg``, the learned policy in the box; a checkpoint of `ralseg fit`; or uniform, entropy, bald,
-                margin, least_confidence, coreset, power_bald, class_balanced_entropy, rare_bald; or the class_path of
-                your own.
+            policy: Who chooses: ``ralseg``, the policy in the box; a checkpoint of `ralseg fit`; or uniform, entropy,
+                bald, margin, least_confidence, coreset, power_bald, class_balanced_entropy, rare_bald; or the
+                class_path of your own.
             policy_args: Arguments of the policy's class.
             oracle: ``masks`` reveals the data set's hidden masks; ``crops`` asks people: it writes the regions to
                 label and stops, and the same command with ``--ckpt last`` goes on when their masks are there.

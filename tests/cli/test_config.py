@@ -37,6 +37,12 @@ def printed(capsys, command, name, *options):
     return yaml.safe_load(said.out)
 
 
+def test_the_policy_in_the_box_chooses_where_none_is_named(folder, capsys):
+    write("run.yaml", base="synthetic_acquire.yaml")
+    assert "policy" not in load_config("run.yaml")
+    assert printed(capsys, "acquire", "run.yaml")["policy"] == "ralseg"
+
+
 # -- files that build on others ----------------------------------------------------------------------
 
 

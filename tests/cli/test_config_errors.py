@@ -104,12 +104,8 @@ def test_the_command_line(capsys, options, message):
     assert "mine.yaml" not in said
 
 
-def test_no_policy_and_policies_that_are_not_there(capsys):
+def test_policies_that_are_not_there(capsys):
     Path("mine.yaml").write_text(ACQUIRE)
-    said = said_of(capsys, "acquire", "--config", "mine.yaml")
-    assert "--policy is missing" in said
-    assert "One of ralseg, bald, class_balanced_entropy" in said
-    assert "the policy.ckpt that `ralseg fit` has left, or a class of your own (module.Class)" in said
     for policy, message in (
         ("nobody", "--policy nobody: neither a file nor one of ralseg, bald, class_balanced_entropy"),
         ("entropi", "did you mean 'entropy'?"),

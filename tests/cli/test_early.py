@@ -53,7 +53,7 @@ def test_what_is_known_is_what_the_parsers_say():
     [
         ("fit --help", 0), ("acquire -h", 0), ("data check --help", 0), ("labels import --help", 0), ("labl", 2),
         ("fit --config camvid_dqnn.yaml", 2), ("fit --config absent/mine.yaml", 2), ("fit --xyzzyx 3", 2),
-        ("pretrain --config wrong.yaml", 2), ("acquire --config acquire.yaml", 2),
+        ("pretrain --config wrong.yaml", 2), ("acquire --config wrong.yaml", 2),
     ],
 )  # fmt: skip
 def test_nothing_heavy_is_imported(folder, arguments, code):
@@ -94,7 +94,7 @@ TYPED = [
     *("compare --metods 3", "predict --imges .", "export --formt x", "labels export x --frmt 3", "init --clases x"),
     *("labels import x --frmt 3", "dashboard --prt 3", "test --xyzzy", "fit --policy entropy", "fit --model.encodr 3"),
     *("fit --config fit.yaml --model.init_args.encodr=3", "fit --config fit.yaml --agent.gama 3"),
-    *("acquire --config acquire.yaml", "acquire", "data check --policy entropy --modle x"),
+    "data check --policy entropy --modle x",
     "fit --config fit.yaml --data.dataset.num_trian 3",
 ]
 
@@ -129,8 +129,7 @@ def test_what_was_typed_is_refused_in_the_parsers_words(capsys, monkeypatch, lin
 def test_no_shipped_configuration_is_refused(name):
     kind = name.split("/")[0] if "/" in name else name.removesuffix(".yaml").split("_")[-1]
     for command in OF_PART.get(kind, OF_KIND.get(kind, ["fit"])):
-        policy = ["--policy", "uniform"] if command == "acquire" else []
-        early.check(resolve_configs([*command.split(), "--config", name, *policy]))
+        early.check(resolve_configs([*command.split(), "--config", name]))
 
 
 def documented() -> list[str]:
@@ -148,9 +147,7 @@ def test_no_documented_command_is_refused(folder, line):
     for position, argument in enumerate(arguments):
         if argument == "--config":
             arguments[position + 1] = str(folder / "empty.yaml")
-    (folder / "empty.yaml").write_text("policy: entropy\n" if arguments[0] == "acquire" else "{}\n")
-    if arguments[0] == "acquire" and "--config" not in arguments:
-        arguments += ["--config", str(folder / "empty.yaml")]
+    (folder / "empty.yaml").write_text("{}\n")
     early.check(resolve_configs(arguments))
 
 
@@ -165,9 +162,8 @@ REAL = [(command, key) for command, about in OPTIONS.items() if about for key in
 @given(st.sampled_from(REAL), st.integers(1, 40), st.sampled_from(["3", "null", "{a: 1}", "[x]"]))
 def test_options_of_a_parser_also_shortened_ones_are_left_to_it(option, length, value):
     command, key = option
-    policy = ["--policy", "uniform"] if command == "acquire" else []
-    early.check([*command.split(), *policy, f"--{key[:length]}", value])
-    early.check([*command.split(), *policy, f"--{key}={value}"])
+    early.check([*command.split(), f"--{key[:length]}", value])
+    early.check([*command.split(), f"--{key}={value}"])
 
 
 @pytest.mark.parametrize(

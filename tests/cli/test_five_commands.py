@@ -31,7 +31,7 @@ def test_five_commands(photos, capsys):
     assert main(["predict", "--config", "photos.yaml", "--images", "photos/images/test", "--out", "found"]) == 0
     told = capsys.readouterr().out
     assert "values: {0: background, 255: foreground}" in told
-    assert "rare_bald on Folder, seed 0" in told
+    assert "ralseg on Folder, seed 0" in told
     about = json.loads((photos.parent / "found" / "classes.json").read_text())
     assert "foreground" in json.dumps(about)
     predicted = sorted((photos.parent / "found" / "classes").rglob("*.png"))
