@@ -7,7 +7,7 @@
     python benchmarks/experience.py forecast --policies entropy,ralseg,w.ckpt       # how well they foresee credit
 
 Credit regression keeps sums over games (`gram`, `cross` in its checkpoints), and sums of several runs can be added. So
-the games of each set are played once, and every row (worlds and all sets but one; one set alone) is a ridge regression
+the games of each set are played once, and every row (worlds and all sets but one; one other set) is a ridge regression
 on the sums of its parts. `solve` leaves out contexts (`--context none`), changes the shrinkage or adds randomness.
 
 Needs `ralseg fit --config worlds.yaml` and data sets in `--data` (RALSEG_DATA); only their train and val images are
@@ -186,11 +186,15 @@ def correlation(weights: Tensor, gram: Tensor, cross: Tensor, steps: int) -> flo
 
 
 def rows(asked: argparse.Namespace) -> None:
-    """The policies of the matrix: one set alone, and worlds with all sets but one."""
+    """The policies of the matrix: worlds alone, worlds with all sets but the column's, and one other set alone."""
+    options = {"context": asked.context == "all", "share": asked.lean, "towards": asked.towards}
+    solve([asked.runs], f"{asked.folder}/worlds.ckpt", asked.shrinkage, **options)
     for name in SETS:
         others = [f"{asked.folder}/{other}" for other in SETS if other != name]
-        solve([f"{asked.folder}/{name}"], f"{asked.folder}/only_{name}.ckpt", randomness=asked.randomness)
-        solve([asked.runs, *others], f"{asked.folder}/without_{name}.ckpt", randomness=asked.randomness)
+        foreign = "dubai" if name in ("camvid", "carla") else "camvid"  # not the column's own, nor its like
+        # a tenth of the games: a tenth of the pull
+        solve([f"{asked.folder}/{foreign}"], f"{asked.folder}/only_for_{name}.ckpt", asked.shrinkage / 10, **options)
+        solve([asked.runs, *others], f"{asked.folder}/without_{name}.ckpt", asked.shrinkage, **options)
 
 
 def main() -> None:
