@@ -44,7 +44,7 @@ dashboard: $(READY)  ## a page of the studies of this folder, and MLflow's
 
 # the regression's sums are those of the games; the shipped policy leaves contexts out (docs/policy.md)
 policy: export OMP_NUM_THREADS ?= 1
-policy: $(READY)  ## train the policy in the box anew, in synthetic worlds; run it again and it goes on where it was
+policy: $(READY)  ## train the built-in policy anew, in synthetic worlds; run it again and it goes on where it was
 	$(BIN)/ralseg fit --config worlds.yaml --ckpt last
 	PYTHONPATH=. $(BIN)/python benchmarks/experience.py solve --context none --shrinkage 3000 --lean 8 \
 	  --towards rarity_chosen=1,bald=1,entropy=0.5 --out ralseg/agents/shipped/ralseg.ckpt

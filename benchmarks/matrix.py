@@ -4,7 +4,7 @@
     python benchmarks/matrix.py play --game fpn --sets dubai,cracks --methods uniform,ralseg
     python benchmarks/matrix.py table --game closed --methods ralseg --against uniform,entropy
 
-A method is a heuristic's name, `ralseg` (the policy in the box), or `name=file`. `{set}` in a file stands for the
+A method is a heuristic's name, `ralseg` (the built-in policy), or `name=file`. `{set}` in a file stands for the
 column, for rows that leave the column's set out: `others=runs/without_{set}/policy.ckpt`. Each seed draws the labelled
 images of theta_0 and with them those to choose from; all methods share both. A hundredth of all regions is labelled at
 a step (at most 24). The test set is read after two, five and ten steps with the closed form; with the FPN of `ralseg

@@ -57,7 +57,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Games on one's own labelled images, in which the policy in the box may get better."""
+    """Games on one's own labelled images, in which the built-in policy may get better."""
 
     known_images: tuple[int, int]
     budget: int
@@ -207,7 +207,7 @@ pretrain:                                    # theta_0, the segmenter that label
       scheduler: {{class_path: torch.optim.lr_scheduler.OneCycleLR, init_args: {{max_lr: 4.0e-3}}}}
 
 acquire:                                     # choose regions, have them labelled, train and test at each budget
-  policy: ralseg                             # in the box (docs/policy.md); or uniform, entropy, rare_bald, ...; or
+  policy: ralseg                             # built in (docs/policy.md); or uniform, entropy, rare_bald, ...; or
                                              # the policy.ckpt that `ralseg fit` leaves
   oracle: {oracle:<35}# {_about_oracle(chosen)}
   trainer:
@@ -238,7 +238,7 @@ def _tuning(chosen: Choices, runs: str) -> str:
     if game is None:
         return ""
     return f"""\
-# Not needed to label images: does the policy in the box get better on your own labelled images? Minutes; the last lines
+# Not needed to label images: does the built-in policy get better on your own labelled images? Minutes; the last lines
 # say so, by games on held-out images, and policy.ckpt is the better of both.
 fit:
   agent: {{class_path: ralseg.CreditRegression, init_args: {{start_from: ralseg, shrinkage: 300}}}}

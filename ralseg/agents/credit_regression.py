@@ -36,7 +36,7 @@ class CreditRegression(FeatureAgent):
     Args:
         features: Names of features, see ``ralseg/acquisition/named_features.py``; ``general``: all that ralseg has.
         start: Weights that the regression is shrunk to, ``{rarity: 0.1}``; None: 0.
-        start_from: File of a policy whose weights it is shrunk to, ``ralseg`` for the one in the box. Features,
+        start_from: File of a policy whose weights it is shrunk to, ``ralseg`` for the built-in one. Features,
             context and randomness are that policy's. None: ``start``.
         shrinkage: Pull towards them, worth so many steps of experience.
         forget: Share of its weight that experience keeps at each update; 1: nothing is forgotten.

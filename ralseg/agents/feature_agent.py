@@ -130,7 +130,7 @@ def make_policy(start_from: str | None, **options: Any) -> FeaturePolicy:
     """The policy that an agent trains: like the one that it goes on from, or made from options.
 
     Args:
-        start_from: File of a policy, ``ralseg`` for the one in the box; None: there is none.
+        start_from: File of a policy, ``ralseg`` for the built-in one; None: there is none.
         options: Arguments of :class:`FeaturePolicy`. Beside ``start_from`` each must be left out or agree with it.
     """
     if start_from is None:

@@ -39,7 +39,7 @@ class GroupAdvantage(FeatureAgent):
         features: Names of features, see ``ralseg/acquisition/named_features.py``; ``general``: all that ralseg has.
         hidden: Units of the policy's hidden layer; 0: linear.
         start: Weights of single features at first, ``{rarity: 1.0, bald: 1.0}``; None: none.
-        start_from: File of a policy whose weights learning goes on from, ``ralseg`` for the one in the box. Features,
+        start_from: File of a policy whose weights learning goes on from, ``ralseg`` for the built-in one. Features,
             hidden units, context and randomness are that policy's. None: begin anew.
         deviation: Deviation of every weight at first.
         smallest_deviation: Deviations do not fall below this: something must be tried for something to be learned.

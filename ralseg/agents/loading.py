@@ -28,7 +28,7 @@ def policy_in_the_box() -> Path:
 
 
 def policy_file(name: str) -> Path:
-    """The file that a name means: that of the policy in the box, or the name itself."""
+    """The file that a name means: that of the built-in policy, or the name itself."""
     return policy_in_the_box() if name == BOX else Path(name).expanduser()
 
 
@@ -36,7 +36,7 @@ def find_policy(name: str | Policy, options: dict[str, Any], data: SegmentationD
     """The policy that ``name`` means.
 
     Args:
-        name: A policy; or ``ralseg`` (the one in the box), a heuristic's name, a checkpoint file, or the dotted path
+        name: A policy; or ``ralseg`` (the built-in one), a heuristic's name, a checkpoint file, or the dotted path
             of a ``Policy`` class; a module in the current folder will do.
         options: Arguments of the class.
         data: What it will be used on; a learned policy must fit it.
@@ -66,7 +66,7 @@ def find_policy(name: str | Policy, options: dict[str, Any], data: SegmentationD
 
 
 def policy_names() -> str:
-    """The names of the policy in the box and of all heuristics, for messages."""
+    """The names of the built-in policy and of all heuristics, for messages."""
     return ", ".join([BOX, *sorted(HEURISTICS)])
 
 

@@ -38,7 +38,7 @@ class PolicySearch(FeatureAgent):
         features: Names of features, see ``ralseg/acquisition/named_features.py``; ``general``: all that ralseg has.
         hidden: Units of the policy's hidden layer; 0: linear.
         start: Weights of single features at first, ``{rarity: 1.0, bald: 1.0}``; None: none.
-        start_from: File of a policy whose weights learning goes on from, ``ralseg`` for the one in the box. Features,
+        start_from: File of a policy whose weights learning goes on from, ``ralseg`` for the built-in one. Features,
             hidden units, context and randomness are that policy's. None: begin anew.
         deviation: Size of a push in the direction of each weight.
         pairs: Pairs of episodes before an update.

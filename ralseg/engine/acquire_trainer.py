@@ -98,7 +98,7 @@ class AcquireTrainer(GameTrainer):
         Args:
             model: The segmenter, as it learns during acquisition.
             datamodule: The data.
-            policy: Who chooses: ``ralseg``, the policy in the box; a checkpoint of `ralseg fit`; or uniform, entropy,
+            policy: Who chooses: ``ralseg``, the built-in policy; a checkpoint of `ralseg fit`; or uniform, entropy,
                 bald, margin, least_confidence, coreset, power_bald, class_balanced_entropy, rare_bald; or the
                 class_path of your own.
             policy_args: Arguments of the policy's class.

@@ -16,7 +16,7 @@ from support.configs import ACQUIRE
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    """A finished run of the policy in the box, in a folder of its own."""
+    """A finished run of the built-in policy, in a folder of its own."""
     folder = tmp_path_factory.mktemp("explain")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

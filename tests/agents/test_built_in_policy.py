@@ -1,4 +1,4 @@
-"""The policy in the box: it is there, small and harmless, and fits any data."""
+"""The built-in policy: it is there, small and harmless, and fits any data."""
 
 import pytest
 import torch
