@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ralseg.config_errors import parsed
 from ralseg.errors import ConfigError
-from ralseg.runtime.copies import all_copies, cache_folder, kind_of
+from ralseg.runtime.copies import all_copies, cache_folder, delete, kind_of
 
 _DAY = 86_400.0
 
@@ -67,12 +67,15 @@ def clear(folder: Path, unused_days: float = 0.0) -> None:
         folder: The store.
         unused_days: Keep what was used within so many days.
     """
-    deleted, freed, before = 0, 0, time.time() - unused_days * _DAY
+    deleted, freed, left, before = 0, 0, 0, time.time() - unused_days * _DAY
     for copy in all_copies(folder):
         if unused_days and copy.used > before:
             break  # they come in order of use
-        copy.path.unlink(missing_ok=True)
+        if not delete(copy.path):
+            left += 1
+            continue
         with contextlib.suppress(OSError):  # others lie there
             copy.path.parent.rmdir()
         deleted, freed = deleted + 1, freed + copy.size
-    Console(soft_wrap=True).print(f"{folder}: {deleted:,} copies deleted, {freed / 1e6:,.1f} MB")
+    kept = f"; {left:,} not deleted, for they belong to another user" if left else ""
+    Console(soft_wrap=True).print(f"{folder}: {deleted:,} copies deleted, {freed / 1e6:,.1f} MB{kept}")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ralseg.data.datamodule import SegmentationData
 from ralseg.models.origins import checksum
+from ralseg.runtime.copies import Mapped
 from ralseg.runtime.tensor_cache import TensorCache
 
 _MAPPINGS = 16_384
@@ -38,7 +39,7 @@ class KeptFeatures:
             is_flipped: Of its mirror image.
             encoder: What makes them.
             make: Makes them.
-            mapped: Leave them in their file, as an ``np.memmap``, so that processes share them.
+            mapped: Leave them in their file, as :class:`Mapped`, so that processes share them.
         """
         pixels = self.data.image_key(index)
         key = None if pixels is None else self._key(encoder, "features", *pixels, is_flipped)
@@ -186,7 +187,7 @@ class FeatureCache:
             return
         found = self._kept.get(key // 2, bool(key % 2), encoder, make, mapped=cache.num_lent < _MAPPINGS)
         features = torch.from_numpy(found)
-        if isinstance(found, np.memmap):
+        if isinstance(found, Mapped):
             cache.lend(key, features)
         else:
             cache.put(key, features)

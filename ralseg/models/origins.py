@@ -92,24 +92,28 @@ class Origins:
         if about is None:
             return {}
         path, wanted, source = path_of(checkpoint), str(about.get("checksum")), str(about.get("weights"))
+        where = source if _is_there(source) else self._beside(path, source)
         if checksum(own) == wanted:
             found = {name: tensor.detach().clone() for name, tensor in own.items()}
         elif wanted in self._made:
             found = self._made[wanted]
         else:
-            found = dict(self._made_anew(path, source, wanted, make))
+            found = dict(self._made_anew(path, where, wanted, make))
             self._made = {wanted: found}
-        self._known[wanted] = source
+        if not _is_there(self._known.get(wanted, "")):  # what is known here holds on this machine, the file's may not
+            self._known[wanted] = where
         return found
 
     @staticmethod
-    def _made_anew(
-        path: Path | None, source: str, wanted: str, make: Callable[[str], Mapping[str, Tensor]]
-    ) -> Mapping[str, Tensor]:
+    def _beside(path: Path | None, source: str) -> str:
+        """The file of that name beside the checkpoint, if there is one; else the source as it was."""
         beside = None if path is None else path.parent / Path(source).name
-        where = source
-        if source not in _FROM_LIBRARIES and not Path(source).is_file() and beside is not None and beside.is_file():
-            where = str(beside)
+        return str(beside.resolve()) if beside is not None and beside.is_file() else source
+
+    @staticmethod
+    def _made_anew(
+        path: Path | None, where: str, wanted: str, make: Callable[[str], Mapping[str, Tensor]]
+    ) -> Mapping[str, Tensor]:
         said = f"{path or 'the checkpoint'}: its frozen encoder is not in the file, but to be taken from {where}"
         way_out = (
             "; have the same weights there, or where they still are make a checkpoint that needs nothing else: "
@@ -117,12 +121,17 @@ class Origins:
         )
         try:
             found = make(where)
-        except RalsegError as error:
+        except (RalsegError, TypeError) as error:  # a class whose arguments are no plain values cannot be made again
             raise EncoderMissing(f"{said}, which fails: {error}{way_out}") from error
         is_now = checksum(found)
         if is_now != wanted:
             raise EncoderMissing(f"{said}, where another one is now (checksum {is_now}, not {wanted}){way_out}")
         return found
+
+
+def _is_there(source: str) -> bool:
+    """Whether weights can be had from there, as far as can be told without a look at them."""
+    return source in _FROM_LIBRARIES or Path(source).is_file()
 
 
 class NamesEncoder(RemembersArguments, pl.LightningModule):

@@ -31,6 +31,7 @@ _KIND = slice(_CHECKED + _KEY_BYTES, _HEADER)
 _SUFFIX, _LOCK = ".copy", ".lock"
 _ABANDONED = 3600.0  # seconds after which nobody goes on writing a file
 _PATIENCE = 60.0  # seconds to wait for another process that makes the same copy
+_CLOCK = 1.0  # seconds by which the time of a file may differ from that of a process
 
 
 def cache_folder() -> Path:
@@ -54,6 +55,10 @@ def file_key(path: Path) -> list[Any] | None:
     return [str(path.resolve()), found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
+class Mapped(np.ndarray[Any, np.dtype[Any]]):
+    """An array that lies in a file; processes that use it at the same time share the system's copy of it."""
+
+
 class KeptCopies:
     """Arrays on disk by a key that says what they follow from. Losing any of them costs time, nothing else.
 
@@ -63,7 +68,8 @@ class KeptCopies:
 
     Args:
         folder: Where they are kept; None keeps nothing.
-        max_bytes: When there is more, those that were used longest ago go first.
+        max_bytes: When there is more, those that were used longest ago go first, but for those of this process: what
+            does not fit beside them is not kept.
 
     Examples:
         >>> import tempfile
@@ -76,7 +82,8 @@ class KeptCopies:
 
     def __init__(self, folder: Path | None, max_bytes: int) -> None:
         self._folder = folder if max_bytes > 0 else None
-        self._max_bytes, self._unchecked = max_bytes, max_bytes  # the first thing written looks at what is there
+        self._max_bytes, self._unchecked = max_bytes, max_bytes  # whoever writes first looks at what is there
+        self._began, self._is_full = time.time() - _CLOCK, False
 
     def get(self, key: Any, make: Callable[[], NDArray[Any]], mapped: bool = False) -> NDArray[Any]:
         """The array of a key; made and kept if it is not there.
@@ -85,8 +92,7 @@ class KeptCopies:
             key: Plain values, the kind first; None: there is nothing that the array follows from alone, so it is not
                 kept.
             make: Makes it.
-            mapped: Leave it in the file, as an ``np.memmap``: processes that use it at the same time share the system's
-                copy of it. An array that could not be kept is no such one.
+            mapped: Leave it in the file, as :class:`Mapped`. An array that could not be kept is no such one.
         """
         if self._folder is None or key is None:
             return make()
@@ -107,30 +113,39 @@ class KeptCopies:
 
     def _write(self, path: Path, digest: bytes, kind: str, array: NDArray[Any]) -> None:
         assert self._folder is not None
+        if self._is_full:
+            return
         buffer = io.BytesIO()
         np.save(buffer, array, allow_pickle=False)
         content = digest + kind.encode()[: _KIND.stop - _KIND.start].ljust(_KIND.stop - _KIND.start, b"\0")
         content += buffer.getvalue()
+        self._unchecked += len(content)
+        if self._unchecked > self._max_bytes // 10:
+            self._unchecked = 0
+            self._make_room(len(content))
+            if self._is_full:
+                return
         try:
             write_atomically(path, _MAGIC + zlib.crc32(content).to_bytes(4) + content, durable=False)
         except (DataError, OSError) as error:
             log.warning("no copies of images are kept from now on: %s", error)
             self._folder = None
-            return
-        self._unchecked += len(content)
-        if self._unchecked > self._max_bytes // 10:
-            self._unchecked = 0
-            self._evict()
 
-    def _evict(self) -> None:
-        """Delete what was used longest ago until the rest fits."""
+    def _make_room(self, needed: int) -> None:
+        """Delete what was used longest ago until so many bytes fit beside the rest."""
         assert self._folder is not None
         for pattern in ("*/.*.part", f"*/.*{_LOCK}"):  # of processes that were killed
             for path in self._folder.glob(pattern):
                 with contextlib.suppress(OSError):
                     if time.time() - path.stat().st_mtime > _ABANDONED:
                         path.unlink()
-        delete_longest_unused(self._folder, self._max_bytes)
+        left = delete_longest_unused(self._folder, self._max_bytes - needed, self._began)
+        if left > self._max_bytes - needed:  # deleting its own would make each run compute everything again
+            self._is_full = True
+            log.warning(
+                "%s is full with %.1f GB that this run uses: it keeps no more of them, and the next run computes the "
+                "rest again; raise data.copies_gb (%g)", self._folder, left / 1e9, self._max_bytes / 1e9,
+            )  # fmt: skip
 
 
 class Copy(NamedTuple):
@@ -162,16 +177,25 @@ def kind_of(path: Path) -> str:
     return header[_KIND].rstrip(b"\0").decode(errors="replace") if is_ours else "of another version"
 
 
-def delete_longest_unused(folder: Path, max_bytes: int) -> int:
-    """Delete what was used longest ago until the rest fits; how many files."""
+def delete_longest_unused(folder: Path, max_bytes: int, used_before: float) -> int:
+    """Delete what was used longest ago, before some time, until the rest fits; bytes that are left."""
     found = all_copies(folder)
-    excess, deleted = sum(copy.size for copy in found) - max_bytes, 0
+    left = sum(copy.size for copy in found)
     for copy in found:
-        if excess <= 0:
+        if left <= max_bytes or copy.used >= used_before:
             break
-        copy.path.unlink(missing_ok=True)
-        excess, deleted = excess - copy.size, deleted + 1
-    return deleted
+        if delete(copy.path):
+            left -= copy.size
+    return left
+
+
+def delete(path: Path) -> bool:
+    """Delete a copy; whether that was allowed, for in a folder that people share it may be another's."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager
@@ -200,8 +224,8 @@ def _claimed(path: Path) -> Iterator[None]:
 def _read(path: Path, digest: bytes, mapped: bool) -> NDArray[Any] | None:
     """The array in a file; None where there is none, or it is damaged, or of another key."""
     try:
-        content: NDArray[Any] = np.memmap(path, np.uint8, "c") if mapped else np.fromfile(path, np.uint8)
-    except (OSError, ValueError):  # an empty file cannot be mapped
+        content = _mapped(path) if mapped else np.fromfile(path, np.uint8)
+    except (OSError, ValueError, RuntimeError):  # an empty file cannot be mapped
         return None
     head = content[:_HEADER].tobytes()
     is_right = head[: len(_MAGIC)] == _MAGIC and head[_CHECKED : _KIND.start] == digest
@@ -213,6 +237,16 @@ def _read(path: Path, digest: bytes, mapped: bool) -> NDArray[Any] | None:
         return _array(content[_HEADER:])
     except ValueError:
         return None
+
+
+def _mapped(path: Path) -> Mapped:
+    """A file's bytes; what is written to them stays in this process.
+
+    By torch, because Python's own mappings keep their file open, and a process may have few open files.
+    """
+    from torch import from_file, uint8  # torch takes a second, which `ralseg cache` need not spend
+
+    return from_file(str(path), shared=False, size=path.stat().st_size, dtype=uint8).numpy().view(Mapped)
 
 
 def _array(content: NDArray[Any]) -> NDArray[Any]:

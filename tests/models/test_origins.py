@@ -24,6 +24,7 @@ ENCODER = "tu-test_resnet"
 def write_weights(path, seed=0):
     """A file of weights for the small encoder."""
     torch.manual_seed(seed)
+    path.parent.mkdir(exist_ok=True)
     torch.save(encoders.build(ENCODER, "none").state_dict(), path)
     return path
 
@@ -138,6 +139,24 @@ def test_games_of_fit_leave_encoders_out_and_go_on(weights, tmp_path):
     one, two = (read_checkpoint(tmp_path / name / "checkpoints" / "last.ckpt") for name in ("whole", "cut"))
     assert_same(one["state_dict"], two["state_dict"])
     assert not holds_encoder(tmp_path / "whole" / "checkpoints" / "last.ckpt")
+
+
+def test_what_is_saved_here_names_the_file_that_is_here(weights, tmp_path):
+    """Not the one that a checkpoint from another machine names."""
+    path = train(segmenter(encoder_weights=str(weights)), tmp_path / "there")
+    own = write_weights(tmp_path / "here" / "own.pth")
+    weights.unlink()
+    net = segmenter(encoder_weights=str(own))
+    net.load_weights(read_checkpoint(path))
+    assert about_to_be_saved(net)["ralseg"][LEFT_OUT]["weights"] == str(own)
+
+
+def test_weights_beside_a_checkpoint_are_named_where_they_are(weights, tmp_path):
+    path = train(segmenter(encoder_weights=str(weights)), tmp_path / "run")
+    beside = weights.rename(path.with_name(weights.name))
+    net = segmenter(seed=7)
+    net.load_weights(read_checkpoint(path))
+    assert about_to_be_saved(net)["ralseg"][LEFT_OUT]["weights"] == str(beside)
 
 
 def test_another_encoder_here_is_replaced_by_the_one_that_is_named(weights, tmp_path):

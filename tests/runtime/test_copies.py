@@ -13,7 +13,7 @@ from PIL import Image
 from ralseg.cache_command import clear
 from ralseg.data import Folder, SegmentationData, SplitSizes
 from ralseg.labels import GridLayout
-from ralseg.runtime.copies import KeptCopies
+from ralseg.runtime.copies import KeptCopies, Mapped
 from support.data import make_folder, write_png
 
 
@@ -116,8 +116,8 @@ def test_mapped_arrays_are_the_same_and_their_files_stay_as_they_are(dtype, tmp_
     made = (np.arange(60) % 7).astype(dtype).reshape(3, 4, 5)
     first = copies.get(["features"], lambda: made, mapped=True)
     again = copies.get(["features"], lambda: 1 / 0, mapped=True)
-    assert isinstance(first, np.memmap)
-    assert isinstance(again, np.memmap)
+    assert isinstance(first, Mapped)
+    assert isinstance(again, Mapped)
     assert np.array_equal(first, made)
     assert again.ctypes.data % 64 == 0
     torch.from_numpy(again)[:] = 9
@@ -131,6 +131,13 @@ def test_what_is_evicted_stays_readable_where_it_is_mapped(tmp_path):
     clear(tmp_path)
     assert not list(tmp_path.rglob("*.copy"))
     assert mapped.sum() == np.arange(5_000).sum()
+
+
+def test_mapped_files_are_not_held_open(tmp_path):
+    copies, opened = KeptCopies(tmp_path, 1_000_000), len(os.listdir("/proc/self/fd"))
+    mapped = [copies.get([number], lambda: np.arange(10), mapped=True) for number in range(30)]
+    assert all(isinstance(array, Mapped) for array in mapped)
+    assert len(os.listdir("/proc/self/fd")) == opened
 
 
 def make_slowly(folder: Path, log: Path, number: int) -> None:
@@ -206,6 +213,38 @@ def test_least_recently_used_copies_go_first(tmp_path):
     copies.get([4], lambda: np.zeros(1_000, np.uint8))
     assert copies.get([0], lambda: np.ones(1_000, np.uint8)).sum() == 0
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.copy")) <= 5_000
+
+
+def test_a_run_that_needs_more_than_there_is_room_for_keeps_what_fits(tmp_path, caplog):
+    """Were the oldest of its own deleted, the next run would find nothing that it asks for."""
+    sums = []
+    for value in (0, 1):
+        copies = KeptCopies(tmp_path, 5_000)
+        made = [copies.get([number], lambda value=value: np.full(1_000, value, np.uint8)) for number in range(20)]
+        sums.append(sum(int(array.any()) for array in made))
+    assert sums == [0, 16]
+    assert len(caplog.records) == 2  # each says so once
+    assert "raise data.copies_gb" in caplog.text
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.copy")) <= 5_000
+
+
+def test_copies_of_another_user_that_may_not_be_deleted_stay(tmp_path, monkeypatch, capsys):
+    copies = KeptCopies(tmp_path, 1_500)
+    copies.get(["theirs"], lambda: np.zeros(900, np.uint8))
+    (path,) = tmp_path.rglob("*.copy")
+    os.utime(path, (1, 1))
+    unlink = Path.unlink
+
+    def refuse(found, missing_ok=False):
+        if found.suffix == ".copy":
+            raise PermissionError(found)
+        unlink(found, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    KeptCopies(tmp_path, 1_500).get(["mine"], lambda: np.zeros(900, np.uint8))
+    assert path.is_file()
+    clear(tmp_path)
+    assert "1 not deleted, for they belong to another user" in capsys.readouterr().out
 
 
 def test_a_folder_that_cannot_be_written_to_costs_nothing_but_time(tmp_path, caplog):
