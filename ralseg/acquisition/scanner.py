@@ -94,7 +94,7 @@ def _scan(
         chosen = images[start : start + what.batch_size].tolist()
         indices = [source.indices[image] for image in chosen]
         pixels = torch.stack([source.pixels(image) for image in chosen]).to(segmenter.device)
-        prediction = segmenter.predict_batch(pixels, torch.tensor(indices))
+        prediction = segmenter.look(pixels, torch.tensor(indices))
         is_here = (position >= start) & (position < start + len(chosen))
         rows, numbers = (position[is_here] - start).to(segmenter.device), wanted[is_here].to(segmenter.device)
         logits: RegionMaps | None = None

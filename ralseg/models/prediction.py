@@ -20,6 +20,16 @@ class Seeds(NamedTuple):
     images: list[int]  # of what is drawn for each image
 
 
+def in_full(values: Tensor) -> Tensor:
+    """Values in single precision, where a pass under ``trainer.precision`` has left fewer digits.
+
+    Examples:
+        >>> in_full(torch.ones(2, dtype=torch.bfloat16)).dtype, in_full(torch.ones(2, dtype=torch.float64)).dtype
+        (torch.float32, torch.float64)
+    """
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+
+
 class Prediction:
     """What a segmenter says about a batch of images, and what else acquisition functions may ask it.
 
@@ -30,7 +40,7 @@ class Prediction:
     """
 
     def __init__(self, segmenter: Any, image: Tensor, logits: Tensor) -> None:
-        self.segmenter, self.image, self.logits = segmenter, image, logits
+        self.segmenter, self.image, self.logits = segmenter, image, in_full(logits)
 
     def embedding(self) -> Tensor:
         """A map of features that covers the images: [b, D, ?, ?]; class probabilities, unless overridden."""

@@ -3,8 +3,8 @@
 import inspect
 from typing import Any
 
-NOT_KEPT = ("optimizer", "scheduler")
-"""Arguments that only training needs."""
+NOT_KEPT = ("optimizer", "scheduler", "channels_last", "compile")
+"""Arguments that only training needs, or the machine that it runs on."""
 WEIGHTS_KEY = "encoder_weights"
 """Weights come with the checkpoint; where they once came from is nobody's business."""
 

@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from ralseg.errors import ConfigError
 from ralseg.labels.vault import IGNORE
 from ralseg.models.metrics import IoU
 from ralseg.models.origins import NamesEncoder
-from ralseg.models.prediction import Prediction
+from ralseg.models.prediction import Prediction, in_full
 from ralseg.models.recipe import recipe_of
 from ralseg.models.schedules import check_resumed, length_of, make_schedule
 from ralseg.models.weights import WeightsMisfit, canvas_difference, misfit
@@ -189,6 +190,13 @@ class Segmenter(NamesEncoder):
         """What acquisition functions look at; shapes as in :meth:`logits`, at ``label_stride``."""
         return Prediction(self, image, self.logits(image, index, stride=self.label_stride))
 
+    @torch.no_grad()
+    def look(self, image: Tensor, index: Tensor) -> Prediction:
+        """As :meth:`predict_batch`, in the precision of the Trainer whose run this is."""
+        precision = nullcontext() if self._trainer is None else self._trainer.precision_plugin.forward_context()
+        with precision:
+            return self.predict_batch(image, index)
+
     def reward_pixels(self, batches: Iterable[Batch], number: int, generator: torch.Generator) -> Any:
         """What :meth:`Prediction.credit` needs of the images that pay; None where it is not offered.
 
@@ -267,7 +275,7 @@ class Segmenter(NamesEncoder):
     def loss(self, batch: Batch) -> Tensor:
         """Cross-entropy over the labelled pixels of a batch."""
         logits = self.logits(batch.image, batch.image_index, batch.flipped, self.label_stride)
-        return masked_cross_entropy(logits, self.at_labels(batch.mask), self.class_weight)
+        return masked_cross_entropy(in_full(logits), self.at_labels(batch.mask), self.class_weight)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Loss of one batch."""

@@ -19,7 +19,7 @@ from ralseg.labels.layout import Regions, Windows
 from ralseg.models import encoders
 from ralseg.models.feature_cache import FeatureCache, KeptFeatures
 from ralseg.models.pixel_check import check_pixels
-from ralseg.models.prediction import Prediction, Seeds
+from ralseg.models.prediction import Prediction, Seeds, in_full
 from ralseg.models.segmenter import Segmenter
 from ralseg.runtime.files import write_atomically
 
@@ -90,8 +90,8 @@ class SmpPrediction(Prediction):
     segmenter: "SmpSegmenter"
 
     def __init__(self, segmenter: "SmpSegmenter", image: Tensor, decoded: Tensor) -> None:
-        self._decoded = decoded
         super().__init__(segmenter, image, self._finished(segmenter, image, decoded))
+        self._decoded = in_full(decoded)
 
     @staticmethod
     def _finished(segmenter: "SmpSegmenter", image: Tensor, decoded: Tensor) -> Tensor:
@@ -159,6 +159,9 @@ class SmpSegmenter(Segmenter):
         freeze_encoder: Train the decoder only.
         cache_features: With a frozen encoder, compute its features once an image for the whole run.
         feature_cache_gb: How many GB of features are kept in RAM; the rest goes to disk.
+        channels_last: Keep the channels of a pixel side by side: the same results to rounding, and faster on some
+            machines (docs/scale.md).
+        compile: Compile encoder and decoder with torch.compile: likewise, after minutes at the start.
         options: Options of every :class:`Segmenter`.
 
     Examples:
@@ -183,6 +186,8 @@ class SmpSegmenter(Segmenter):
         freeze_encoder: bool = False,
         cache_features: bool = False,
         feature_cache_gb: float = 4.0,
+        channels_last: bool = False,
+        compile: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(class_names, **options)
@@ -192,7 +197,9 @@ class SmpSegmenter(Segmenter):
         self.decoder_options, self.encoder_strides = dict(decoder or {}), dict(encoder_strides or {})
         self.freeze_encoder, self.cache_features = freeze_encoder, cache_features
         self._feature_cache_bytes = int(feature_cache_gb * 1e9)
+        self.channels_last, self._is_compiled = channels_last, compile  # `compile` is a method of every module
         self.net: Any = self._build(encoder_weights)
+        self._arrange()
         if freeze_encoder:
             self.net.encoder.requires_grad_(False).eval()
         self.has_frozen_encoder = freeze_encoder
@@ -223,6 +230,19 @@ class SmpSegmenter(Segmenter):
         encoders.load(self.encoder_name, net.encoder, weights)
         encoders.set_strides(net.encoder, self.encoder_strides)
         return net
+
+    def _arrange(self) -> None:
+        """Bring the network into the form that this machine computes fastest with."""
+        if self.channels_last:
+            self.net.to(memory_format=torch.channels_last)
+        if self._is_compiled:
+            self.net.encoder.compile()
+            self.net.decoder.compile()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy, or one in another process: what torch compiles is neither copied nor sent."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._arrange()
 
     def _check_options(self, options: dict[str, Any]) -> None:
         """Refuse options that the architecture does not have: the library hands them on, and some encoders take any."""
@@ -317,11 +337,15 @@ class SmpSegmenter(Segmenter):
         return coarse
 
     def upsample(self, coarse: Tensor, height: int, width: int, stride: int = 1) -> Tensor:
-        """The network's own bilinear upsampling, evaluated only where it is asked for."""
-        factor = self.upsampling
+        """The network's own bilinear upsampling, evaluated only where it is asked for; never in fewer digits."""
+        factor, coarse = self.upsampling, in_full(coarse)
         if factor == 1:
             return coarse[..., :height:stride, :width:stride]
-        small_height, small_width = coarse.shape[-2:]
+        with torch.autocast(coarse.device.type, enabled=False):
+            return self._upsampled(coarse, height, width, stride)
+
+    def _upsampled(self, coarse: Tensor, height: int, width: int, stride: int) -> Tensor:
+        factor, (small_height, small_width) = self.upsampling, coarse.shape[-2:]
         if stride == 1:
             logits = functional.interpolate(coarse, scale_factor=factor, mode="bilinear", align_corners=True)
             return logits[..., :height, :width]
@@ -370,6 +394,7 @@ class SmpSegmenter(Segmenter):
             if data.augmentation.crop is not None:
                 raise ConfigError("model.cache_features needs whole images: set data.crop to null")
             about = [self.encoder_name, self.arch, self.encoder_strides, self.mean.tolist(), self.std.tolist()]
+            about += [name for name, on in (("last", self.channels_last), ("compiled", self._is_compiled)) if on]
             self.features = self.features or FeatureCache(len(data.dataset), self._feature_cache_bytes)
             self.features.keep(KeptFeatures(data, about))
 
@@ -430,7 +455,7 @@ class FPNSegmenter(SmpSegmenter):
         freeze_encoder: Train the decoder only.
         cache_features: With a frozen encoder, compute its features once an image for the whole run.
         feature_cache_gb: How many GB of features are kept in RAM; the rest goes to disk.
-        options: Options of every :class:`Segmenter`.
+        options: Options of every :class:`SmpSegmenter`, ``channels_last`` and ``compile`` among them.
 
     Examples:
         >>> net = FPNSegmenter(("road", "sky"), encoder="tu-test_resnet", encoder_weights="none")
