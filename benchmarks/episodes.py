@@ -1,13 +1,14 @@
 """What an episode of `camvid_cpu_dqn.yaml` costs, and what 100 of them come to.
 
     python benchmarks/episodes.py                 # a few steps, and the estimate
+    python benchmarks/episodes.py --threads 2     # seconds of the clock: for a machine with two cores that are quiet
     python benchmarks/episodes.py --profile       # where the time goes that is no network pass
 
 Plays the beginning of two training episodes by the rules of that file, with the segmenter of `camvid_cpu_pretrain.yaml`
 as it is built: what a step costs does not depend on its weights. Synthetic streets stand in where RALSEG_CAMVID is not
-set. The first episode fills the caches and does not count. Seconds are those of this process's CPU, so that others on
-the machine change them little; one thread. The file of a checkpoint with a full replay is written apart: the run writes
-one an episode. Games of validation cost what episodes do but for the update of the query network; with
+set. The first episode fills the caches and does not count. With one thread, seconds are those of this process's CPU, so
+that others on the machine change them little. The file of a checkpoint with a full replay is written apart: the run
+writes one an episode. Games of validation cost what episodes do but for the update of the query network; with
 `trainer.actors: 2` two of them are played at a time.
 """
 
@@ -16,6 +17,7 @@ import cProfile
 import pstats
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -35,7 +37,7 @@ TARGET_MINUTES = 20.0
 
 @dataclass
 class Cost:
-    """CPU seconds of a step."""
+    """Seconds of a step."""
 
     step: float
     parts: dict[str, float]  # wall seconds by part
@@ -50,7 +52,7 @@ def make_agent() -> DQN:
     )  # fmt: skip
 
 
-def play(data: SegmentationData, steps: int, profile: cProfile.Profile | None) -> Cost:
+def play(data: SegmentationData, steps: int, clock: Callable[[], float], profile: cProfile.Profile | None) -> Cost:
     """Two episodes of so many steps; the second one counts."""
     segmenter = FPNSegmenter(
         data.class_names, LITE0_ENCODER, LITE0, pyramid_channels=64, segmentation_channels=32, freeze_encoder=True,
@@ -70,12 +72,12 @@ def play(data: SegmentationData, steps: int, profile: cProfile.Profile | None) -
             number += 1
             if profile and number > steps + 1:
                 profile.enable()
-            seconds.append(-time.process_time())
+            seconds.append(-clock())
             advance()
 
         def end() -> None:
             advance_end()
-            seconds[-1] += time.process_time()
+            seconds[-1] += clock()
             if profile:
                 profile.disable()
 
@@ -90,22 +92,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=6, help="of an episode that are played, of 20")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(asked.threads)
     quiet_console()
+    clock, kind = (time.process_time, "CPU ") if asked.threads == 1 else (time.perf_counter, "")
     profile = cProfile.Profile(time.process_time) if asked.profile else None
-    cost = play(make_data(), asked.steps, profile)
-    print(f"a step: {cost.step:.3f} CPU seconds; wall seconds by part over {asked.steps} steps:")
+    data = make_data()
+    cost = play(data, asked.steps, clock, profile)
+    # an actor has one thread
+    torch.set_num_threads(1)
+    alone = cost if asked.threads == 1 else play(data, asked.steps, time.process_time, None)
+    print(f"a step: {cost.step:.3f} {kind}seconds; wall seconds by part over {asked.steps} steps:")
     for part, seconds in cost.parts.items():
         print(f"  {part:12} {seconds:8.3f}")
-    episode = STEPS * cost.step
+    episode, validated = STEPS * cost.step, STEPS * alone.step
     games = PLAYS * (ROUNDS + REFERENCES)
-    alone = EPISODES * episode / 60
-    validation = games * episode / 60
+    training, validation = EPISODES * episode / 60, games * validated / 60
     print(
-        f"an episode: {episode:.1f} CPU seconds; {EPISODES} episodes {alone:.1f} minutes, {games} games of validation "
-        f"{validation:.1f}, with two actors {validation / 2:.1f}\n"
-        f"in all on one core each: {alone + validation / 2:.1f} minutes (aim on two quiet cores: {TARGET_MINUTES:.0f})"
+        f"an episode: {episode:.1f} {kind}seconds; {EPISODES} episodes {training:.1f} minutes, {games} games of "
+        f"validation {validation:.1f}, with two actors {validation / 2:.1f}\n"
+        f"in all with {asked.threads} threads: {training + validation / 2:.1f} minutes (aim on two quiet cores: "
+        f"{TARGET_MINUTES:.0f})"
     )
     if profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)

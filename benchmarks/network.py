@@ -45,7 +45,7 @@ def variants(size: Size, images: int) -> dict[str, Variant]:
     torch.manual_seed(0)
     made = {}
     for key in KEYS:
-        options = {key.removeprefix("model."): True} if key.startswith("model.") else {}
+        options = {"channels_last": False} | ({key.removeprefix("model."): True} if key.startswith("model.") else {})
         segmenter = FPNSegmenter(CLASSES, **size.segmenter, **options)
         if made:
             segmenter.load_state_dict(made["plain"].segmenter.state_dict())

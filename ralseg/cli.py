@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from ralseg import __version__, early
 from ralseg.config import resolve_configs
 from ralseg.errors import RalsegError
+from ralseg.runtime.memory import keep_freed_memory
 from ralseg.runtime.signals import Interrupted, interrupts
 
 COMMANDS = {
@@ -75,6 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(text, end="")
         return 0
     quiet_libraries()
+    keep_freed_memory()
     try:
         with interrupts.handled():
             resolved = resolve_configs(arguments)

