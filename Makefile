@@ -134,6 +134,7 @@ bench: $(READY)  ## what things cost, as ratios
 	PYTHONPATH=. $(BIN)/python benchmarks/bald.py
 	PYTHONPATH=. $(BIN)/python benchmarks/data_loading.py
 	PYTHONPATH=. $(BIN)/python benchmarks/checkpoints.py
+	PYTHONPATH=. $(BIN)/python benchmarks/memory.py
 	PYTHONPATH=. $(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/closed_game.py --repeats 2
 	$(BIN)/python benchmarks/closed_game.py --repeats 2 --agent search
@@ -149,6 +150,7 @@ bench-short: $(READY)  ## benchmarks in a shortened form; fails when a ratio is 
 	PYTHONPATH=. $(BIN)/python benchmarks/bald.py --short
 	PYTHONPATH=. $(BIN)/python benchmarks/data_loading.py --short
 	PYTHONPATH=. $(BIN)/python benchmarks/checkpoints.py
+	PYTHONPATH=. $(BIN)/python benchmarks/memory.py --short
 	PYTHONPATH=. $(BIN)/python benchmarks/mistakes.py --short
 
 known: $(READY)  ## write down all options and help texts (ralseg/known), after one has changed

@@ -4,9 +4,8 @@ import inspect
 import json
 from collections.abc import Iterator
 from difflib import get_close_matches
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import segmentation_models_pytorch as smp
 import torch
@@ -21,6 +20,7 @@ from ralseg.models.feature_cache import FeatureCache, KeptFeatures
 from ralseg.models.pixel_check import check_pixels
 from ralseg.models.prediction import Prediction, Seeds, in_full
 from ralseg.models.segmenter import Segmenter
+from ralseg.models.upsampling import Windowed, upsampling_matrix
 from ralseg.runtime.files import write_atomically
 
 Architecture = Literal[
@@ -44,38 +44,6 @@ _SMP_USE = """
 `net = segmentation_models_pytorch.from_pretrained("this folder").eval()`, then `net((RGB / 255 - mean) / std)` with the
 mean and std of `ralseg.json`, which also says the classes, their colours and the image size. Made by ralseg.
 """
-
-
-@lru_cache(maxsize=32)
-@torch.inference_mode(False)  # one that a test was the first to ask for may serve a training later
-def _upsampling_matrix(small: int, padded: int, kept: int, stride: int) -> Tensor:
-    """Linear interpolation from ``small`` to ``padded`` points (ends aligned), every ``stride``-th of ``kept``."""
-    position = torch.arange(0, kept, stride, dtype=torch.float64) * (small - 1) / max(padded - 1, 1)
-    low = position.floor().long().clamp(max=max(small - 2, 0))
-    fraction = position - low
-    matrix = torch.zeros(len(position), small, dtype=torch.float64)
-    rows = torch.arange(len(position))
-    matrix[rows, low] = 1 - fraction
-    matrix[rows, (low + 1).clamp(max=small - 1)] += fraction
-    return matrix.float()
-
-
-class _Look(NamedTuple):
-    """How values in windows of a line follow from the few coarse points near each."""
-
-    points: Tensor  # [r, n] the coarse points
-    weights: Tensor  # [r, length, n] what each counts
-
-    @staticmethod
-    def of(matrix: Tensor, starts: Tensor, length: int) -> "_Look":
-        """Rows of an interpolation matrix [fine, coarse] from each start on: [r] starts."""
-        fine = torch.arange(length, device=starts.device)
-        weights = matrix[(starts[:, None] + fine).clamp(max=len(matrix) - 1)]
-        is_near = (weights != 0).any(1).int()
-        first, last = is_near.argmax(1), matrix.shape[1] - 1 - is_near.flip(1).argmax(1)
-        count = int((last - first).max()) + 1
-        points = first.clamp(max=matrix.shape[1] - count)[:, None] + torch.arange(count, device=starts.device)
-        return _Look(points, weights.gather(2, points[:, None].expand(-1, length, -1)))
 
 
 class SmpPrediction(Prediction):
@@ -350,8 +318,8 @@ class SmpSegmenter(Segmenter):
         if stride == 1:
             logits = functional.interpolate(coarse, scale_factor=factor, mode="bilinear", align_corners=True)
             return logits[..., :height, :width]
-        rows = _upsampling_matrix(small_height, factor * small_height, height, stride).to(coarse)
-        columns = _upsampling_matrix(small_width, factor * small_width, width, stride).to(coarse)
+        rows = upsampling_matrix(small_height, factor * small_height, height, stride).to(coarse)
+        columns = upsampling_matrix(small_width, factor * small_width, width, stride).to(coarse)
         return rows @ coarse @ columns.T
 
     def upsample_at(self, maps: Tensor, rows: Tensor, windows: Windows, size: tuple[int, int]) -> Tensor:
@@ -366,8 +334,8 @@ class SmpSegmenter(Segmenter):
         looks = []
         for axis, (kept, length) in enumerate(zip(size, windows.size, strict=True)):
             small = maps.shape[2 + axis]
-            matrix = _upsampling_matrix(small, self.upsampling * small, kept, self.label_stride).to(maps)
-            looks.append(_Look.of(matrix, windows.corners[:, axis], length))
+            matrix = upsampling_matrix(small, self.upsampling * small, kept, self.label_stride).to(maps)
+            looks.append(Windowed.of(matrix, windows.corners[:, axis], length))
         down, across = looks
         near = maps.movedim(1, -1)[rows[:, None, None], down.points[:, :, None], across.points[:, None]]
         rows_done: Tensor = (down.weights @ near.flatten(2)).unflatten(2, near.shape[2:])

@@ -10,7 +10,7 @@ from ralseg.errors import ConfigError
 from ralseg.models import FPNSegmenter, encoders
 from ralseg.models.feature_cache import FeatureCache
 from ralseg.models.segmenter import inverse_sqrt_weights, masked_cross_entropy, predicted_classes
-from ralseg.models.smp import _upsampling_matrix
+from ralseg.models.upsampling import upsampling_matrix
 from support.data import small_data
 
 NAMES = ("a", "b", "c")
@@ -50,7 +50,7 @@ def test_strided_logits_are_the_full_ones_at_those_pixels(stride, size):
 
 
 def test_a_network_that_was_scored_first_can_train():
-    _upsampling_matrix.cache_clear()
+    upsampling_matrix.cache_clear()
     network, shown = segmenter(), images(64, 96)
     with torch.inference_mode():
         network.logits(shown, torch.arange(2), stride=2)
