@@ -33,14 +33,14 @@ EPISODES, SECONDS = 1000, 600.0
 """The aim: so many episodes in so many seconds, on two quiet cores."""
 
 
-def make_data() -> SegmentationData:
+def make_data(eval_batch_size: int = 128, flip: bool = False) -> SegmentationData:
     """CamVid at 128x192 pixels, or synthetic streets in its place."""
     real = bool(os.environ.get("RALSEG_CAMVID"))
     dataset = CamVid() if real else SyntheticStreets(110, 101, 1, 128, 192)
     splits = "al_splits.json" if real else SplitSizes(10, 100)
     return SegmentationData(
-        dataset, splits, size=(128, 192), layout=GridLayout(4, 6), batch_size=24, eval_batch_size=128, flip=False,
-        reward_images=51,
+        dataset, splits, size=(128, 192), layout=GridLayout(4, 6), batch_size=24,
+        eval_batch_size=eval_batch_size, flip=flip, reward_images=51,
     )  # fmt: skip
 
 

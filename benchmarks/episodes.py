@@ -98,7 +98,7 @@ def main() -> None:
     quiet_console()
     clock, kind = (time.process_time, "CPU ") if asked.threads == 1 else (time.perf_counter, "")
     profile = cProfile.Profile(time.process_time) if asked.profile else None
-    data = make_data()
+    data = make_data(eval_batch_size=16, flip=True)  # as configs/camvid_cpu_blocks.yaml, its base, has it
     cost = play(data, asked.steps, clock, profile)
     # an actor has one thread
     torch.set_num_threads(1)
