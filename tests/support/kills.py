@@ -3,6 +3,7 @@
     python tests/support/kills.py fit --trials 20        # SIGKILL at random moments, some trials twice
     python tests/support/kills.py acquire --signal TERM  # SIGTERM: must save and leave with 143 within 10 s
     python tests/support/kills.py fit --fault ralseg.agents.replay.ReplayBuffer.add:5  # at its fifth call
+    python tests/support/kills.py fit --signal KILL --signal TERM --chain  # both to one run, one after the other
     python tests/support/kills.py serve                  # one such line of arguments after another, from stdin
 
 Children are forked from this process, which has everything imported: a trial costs its run, not its start.
@@ -13,6 +14,7 @@ import argparse
 import contextlib
 import importlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -22,8 +24,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.append(str(Path(__file__).parents[1]))  # for support.people
@@ -32,8 +35,10 @@ import torch
 
 from ralseg.cli import main
 from ralseg.engine.loop import saved_session
+from ralseg.runtime import workers
 from ralseg.runtime.checkpoints import read_checkpoint
 from ralseg.runtime.mlflow_queue import connect
+from ralseg.studies import executors
 
 for heavy in ("mlflow.tracking", "ralseg.commands"):  # before the forks, once for all children
     importlib.import_module(heavy)
@@ -94,6 +99,8 @@ ARGUMENTS["acquire-people"] += ["--allow_import", "support.people"]
 ARGUMENTS |= {f"fit-{name}": ["fit", "--config", f"fit-{name}.yaml"] for name in GROUPS}
 WITH_OTHERS = {"compare": "cells", "compare-closed": "cells", "fit-actors": "actors"}
 """Commands that start processes, which must end with them."""
+START_SECONDS = 5.0
+"""What such a process takes to start where it is not forked."""
 COMPARE = "name: cut\nfolder: run\nacquire: acquire.yaml\nmethods: {uniform: uniform, margin: margin}\nseeds: [0]\n"
 
 
@@ -113,7 +120,18 @@ def prepare(folder: Path) -> Path:
     return folder
 
 
-def start(command: str, folder: Path, resume: bool, fault: str | None = None) -> int:
+class Stop(NamedTuple):
+    """One end of a process before its time: a signal at a moment, or SIGKILL at a fault."""
+
+    signal: int
+    moment: float = 0.0
+    fault: str | None = None
+
+    def __str__(self) -> str:
+        return self.fault or f"{signal.Signals(self.signal).name[3:]} at {self.moment:.2f} s"
+
+
+def start(command: str, folder: Path, resume: bool, stop: Stop | None = None) -> int:
     """Fork a child that runs a command in ``folder``; its process id."""
     pid = os.fork()
     if pid:
@@ -126,8 +144,10 @@ def start(command: str, folder: Path, resume: bool, fault: str | None = None) ->
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.environ.pop("MLFLOW_TRACKING_URI", None)
-        if fault:
-            arm(fault)
+        if stop is None:
+            fork_others()
+        elif stop.fault:
+            arm(stop.fault)
         code = main(ARGUMENTS[command] + (["--ckpt", "last"] if resume and not command.startswith("compare") else []))
     except SystemExit as stop:
         code = int(stop.code or 0)
@@ -139,6 +159,36 @@ def start(command: str, folder: Path, resume: bool, fault: str | None = None) ->
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def fork_others() -> None:
+    """Cells and actors of a run that nobody stops are forked, too: a process that starts costs more than this run."""
+    executors.get_context = lambda method: multiprocessing.get_context("fork")
+    waiting = [ForkedActor()]  # before there are threads
+
+    def take(actor: workers.LocalWorker, recipe: bytes) -> None:
+        actor.process = waiting.pop()
+        actor._connection, actor._recipe = actor.process.connection, recipe
+
+    workers.LocalWorker.__init__ = take
+
+
+class ForkedActor:
+    """What a local worker needs of its process. It ends with this one, as any worker does."""
+
+    def __init__(self) -> None:
+        self.connection, theirs = multiprocessing.Pipe()
+        self.pid, self.returncode = os.fork(), None
+        if self.pid == 0:
+            self.connection.close()
+            workers.serve(theirs.fileno())
+        theirs.close()
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        os.waitpid(self.pid, 0)
 
 
 def arm(fault: str) -> None:
@@ -223,38 +273,45 @@ def difference(one: Any, two: Any, where: str = "") -> str | None:
 # -- trials ----------------------------------------------------------------------------------------
 
 
-def run_trial(command: str, folder: Path, moments: list[float], number: int, fault: str | None) -> list[str]:
-    """Start in ``folder``, stop at each of the moments (or at the fault), then go on to the end; what went wrong.
+def run_trial(command: str, folder: Path, stops: list[Stop]) -> list[str]:
+    """Start in ``folder``, stop and go on with each of the stops, then go on to the end; what went wrong.
 
-    Where the run is through before the first signal comes, all is done again with earlier ones.
+    Where the run is through before a signal comes, all is done again with earlier ones.
     """
     prepare(folder)
     problems = []
-    for turn, moment in enumerate(moments):
-        pid = start(command, folder, resume=turn > 0, fault=fault)
-        if not fault:
-            time.sleep(moment)
-            os.kill(pid, number)
-        if command in WITH_OTHERS and not ends_within(pid, 25):
-            problems.append(f"{WITH_OTHERS[command]} lived on")
-        asked = time.monotonic()
-        code = finish(pid)
-        spent = time.monotonic() - asked
-        expected = -number if number == signal.SIGKILL else 128 + number
-        if code == 0 and not fault:
-            if turn == 0:
-                return run_trial(command, folder, [moment / 2 for moment in moments], number, fault)
-        elif code != expected:
-            problems.append(f"exit code {code} after {signal.Signals(number).name}")
-        if number != signal.SIGKILL and spent > 10:
-            problems.append(f"took {spent:.1f} s to leave")
-        if code == 128 + number and status_in_mlflow(folder) not in (None, "KILLED"):
-            problems.append(f"MLflow says {status_in_mlflow(folder)}")
+    for turn, stop in enumerate(stops):
+        code, said = stop_once(command, folder, stop, resume=turn > 0)
+        if code == 0 and not stop.fault:
+            return run_trial(command, folder, [each._replace(moment=each.moment / 2) for each in stops])
+        problems += said
     code = finish(start(command, folder, resume=True))
     if code != 0:
         problems.append(f"the resumed run ended with {code}")
     problems += [f"{path.name} was left" for path in folder.rglob(".*.part")]
     return problems
+
+
+def stop_once(command: str, folder: Path, stop: Stop, resume: bool) -> tuple[int, list[str]]:
+    """Start or go on, and stop; the exit code, and what went wrong."""
+    problems = []
+    told = status_in_mlflow(folder, UNTOLD)
+    pid = start(command, folder, resume, stop)
+    if not stop.fault:
+        time.sleep(stop.moment)
+        os.kill(pid, stop.signal)
+    if command in WITH_OTHERS and not ends_within(pid, 25):
+        problems.append(f"{WITH_OTHERS[command]} lived on")
+    asked = time.monotonic()
+    code = finish(pid)
+    spent = time.monotonic() - asked
+    if code != (-stop.signal if stop.signal == signal.SIGKILL else 128 + stop.signal):
+        problems.append(f"exit code {code} after {stop}")
+    if stop.signal != signal.SIGKILL and spent > 10:
+        problems.append(f"took {spent:.1f} s to leave")
+    if code == 128 + stop.signal and status_in_mlflow(folder) not in (told, "KILLED"):
+        problems.append(f"MLflow says {status_in_mlflow(folder)}")
+    return code, problems
 
 
 def ends_within(group: int, seconds: float) -> bool:
@@ -268,8 +325,12 @@ def ends_within(group: int, seconds: float) -> bool:
     return False
 
 
-def status_in_mlflow(folder: Path) -> str | None:
-    """How the run ended, as MLflow knows it, or will when it is next told."""
+UNTOLD = "SCHEDULED"
+"""What MLflow is made to say before a run goes on: else nobody could tell the words of one process from another's."""
+
+
+def status_in_mlflow(folder: Path, changed_to: str | None = None) -> str | None:
+    """How the run ended, as MLflow knows it, or will when it is next told; in its store, that may be changed first."""
     unsent = folder / "run/unsent.jsonl"
     if unsent.is_file():
         return str(json.loads(unsent.read_text().splitlines()[-1]).get("status"))
@@ -279,11 +340,23 @@ def status_in_mlflow(folder: Path) -> str | None:
     # not by MLflow's client, which would keep the store of an earlier trial in the same place
     with contextlib.closing(sqlite3.connect(folder / "mlflow.db")) as store:
         run = json.loads(note.read_text())["run_id"]
+        if changed_to is not None:
+            store.execute("update runs set status = ? where run_uuid = ?", [changed_to, run])
+            store.commit()
         return str(store.execute("select status from runs where run_uuid = ?", [run]).fetchone()[0])
 
 
-def run_trials(command: str, trials: int, seed: int, names: list[str], faults: list[str], place: Path) -> int:
+def run_trials(asked: argparse.Namespace, place: Path) -> int:
     """All trials of a command, with one uninterrupted run to compare with; the number of those that went wrong."""
+    expected, seconds = uninterrupted(asked.command, place)
+    print(f"{asked.command}: uninterrupted {seconds:.1f} s, {len(expected)} files to compare", flush=True)
+    seconds += START_SECONDS * (asked.command in WITH_OTHERS)
+    return sum(try_once(asked.command, place / "trial", expected, stops) for stops in planned(asked, seconds))
+
+
+@cache
+def uninterrupted(command: str, place: Path) -> tuple[dict[str, Any], float]:
+    """What a run leaves that nobody stops, and its seconds."""
     whole = prepare(place / "whole")
     began = time.monotonic()
     code = finish(start(command, whole, resume=False))
@@ -291,28 +364,38 @@ def run_trials(command: str, trials: int, seed: int, names: list[str], faults: l
     if code != 0:
         print((whole / "log.txt").read_text(), file=sys.stderr)
         raise SystemExit(f"the uninterrupted run of {command} ended with {code}")
-    expected, bad = content(whole), 0
-    print(f"{command}: uninterrupted {seconds:.1f} s, {len(expected)} files to compare", flush=True)
-    rng = random.Random(seed)
-    for name in names:
-        for _ in range(trials):
-            moments = [rng.uniform(0.02, 0.9) * seconds]
-            moments += [rng.uniform(0.02, 0.6) * seconds] if rng.random() < 0.4 else []
-            what = f"{name} at " + " and ".join(f"{moment:.2f} s" for moment in moments)
-            bad += try_once(command, place / "trial", expected, moments, name, None, what)
-    for fault in faults:
-        bad += try_once(command, place / "trial", expected, [0.0], "KILL", fault, fault)
-    return bad
+    return content(whole), seconds
 
 
-def try_once(
-    command: str, folder: Path, expected: dict[str, Any], moments: list[float], name: str, fault: str | None, what: str
-) -> bool:
+def planned(asked: argparse.Namespace, seconds: float) -> list[list[Stop]]:
+    """The stops of each trial of a run that takes so long."""
+    rng = random.Random(asked.seed)
+    names = asked.signal or ([] if asked.fault else ["KILL"])
+    numbers = [getattr(signal, f"SIG{name}") for name in names]
+    faults = [Stop(signal.SIGKILL, fault=fault) for fault in asked.fault]
+    if asked.chain:
+        return [faults + at_random(rng, numbers, seconds) for _ in range(asked.trials)]
+    trials = []
+    for number in numbers:
+        for _ in range(asked.trials):
+            trials.append(at_random(rng, [number], seconds))
+            trials[-1] += at_random(rng, [number], seconds, 0.6) if rng.random() < 0.4 else []
+    return trials + [[fault] for fault in faults]
+
+
+def at_random(rng: random.Random, numbers: list[int], seconds: float, latest: float = 0.9) -> list[Stop]:
+    """Signals at random moments; those of a run that goes on come earlier."""
+    moments = [rng.uniform(0.02, 0.6 if turn else latest) * seconds for turn in range(len(numbers))]
+    return [Stop(number, moment) for number, moment in zip(numbers, moments, strict=True)]
+
+
+def try_once(command: str, folder: Path, expected: dict[str, Any], stops: list[Stop]) -> bool:
     """One trial; whether it went wrong."""
-    problems = run_trial(command, folder, moments, getattr(signal, f"SIG{name}"), fault)
+    problems = run_trial(command, folder, stops)
     different = difference(expected, content(folder))
     problems += [different] if different else []
-    print(f"{command} {what}: {'; '.join(problems) or 'the same'}", flush=True)
+    what = " and ".join(map(str, stops))
+    print(f"{command} stopped by {what}: {'; '.join(problems) or 'the same'}", flush=True)
     if problems:
         print((folder / "log.txt").read_text()[-3000:], flush=True)
     return bool(problems)
@@ -326,13 +409,8 @@ def arguments_of(line: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--signal", choices=["KILL", "TERM", "INT"], action="append", default=[])
     parser.add_argument("--fault", action="append", default=[])
+    parser.add_argument("--chain", action="store_true", help="one run meets them all: the faults, then the signals")
     return parser.parse_args(line)
-
-
-def answer(asked: argparse.Namespace, place: Path) -> int:
-    """Run the trials that were asked for; the number of those that went wrong."""
-    signals = asked.signal or ([] if asked.fault else ["KILL"])
-    return run_trials(asked.command, asked.trials, asked.seed, signals, asked.fault, place / "runs")
 
 
 def serve(place: Path) -> None:
@@ -342,7 +420,7 @@ def serve(place: Path) -> None:
     """
     for line in sys.stdin:
         try:
-            failed = answer(arguments_of(json.loads(line)), place)
+            failed = run_trials(arguments_of(json.loads(line)), place / "runs")
         except SystemExit as error:
             print(error, flush=True)
             failed = 1
@@ -359,4 +437,4 @@ if __name__ == "__main__":
         if typed.command == "serve":
             serve(Path(folder))
         else:
-            sys.exit(bool(answer(typed, Path(folder))))
+            sys.exit(bool(run_trials(typed, Path(folder) / "runs")))
