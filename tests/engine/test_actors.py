@@ -10,8 +10,9 @@ import torch
 from ralseg.engine import FitTrainer, actors
 from ralseg.engine.loop import result_of
 from ralseg.errors import ConfigError, NotFiniteError, RalsegError
+from ralseg.runtime import workers
 from ralseg.runtime.checkpoints import read_checkpoint
-from support.actors import PoolHere, learned
+from support.actors import PoolHere, forged_worker, learned
 from support.closed_form import closed_form
 from support.data import small_data, towns
 from support.games import assert_same, blocks, dqn, game, play, segmenter
@@ -121,7 +122,8 @@ class Kill(pl.Callback):
 
 
 @pytest.mark.slow
-def test_an_actor_that_is_killed_is_replaced(tmp_path, played_here, caplog):
+def test_an_actor_that_is_killed_is_replaced(tmp_path, played_here, caplog, forge, monkeypatch):
+    monkeypatch.setattr(workers, "LocalWorker", forged_worker(forge))
     _, expected, _ = played_here["blocks"]
     kill = Kill()
     assert_same(expected, learned(play(tmp_path, RULES, three(), actors=1, callbacks=[kill])))
@@ -135,8 +137,8 @@ def test_an_actor_that_is_killed_is_replaced(tmp_path, played_here, caplog):
 def test_actors_on_ray(tmp_path, played_here):
     pytest.importorskip("ray")
     _, expected, _ = played_here["dqn"]
-    options = {"address": None, "init": {"num_cpus": 2, "object_store_memory": 80_000_000}}
-    trainer = play(tmp_path, RULES, dqn(), actors=2, actor_engine="ray", actor_options=options)
+    options = {"address": None, "init": {"num_cpus": 1, "object_store_memory": 80_000_000}}
+    trainer = play(tmp_path, RULES, dqn(), actors=1, actor_engine="ray", actor_options=options)
     assert_same(expected, learned(trainer))
 
 

@@ -2,6 +2,7 @@
 
 import html
 import json
+import multiprocessing
 import os
 import re
 import select
@@ -21,7 +22,7 @@ from mlflow.tracking import MlflowClient
 
 from ralseg.cli import main
 from ralseg.errors import ConfigError, DataError
-from ralseg.studies import run
+from ralseg.studies import executors, run
 from ralseg.studies.executors import Local
 from ralseg.studies.mlflow_sync import Mirror
 from ralseg.studies.plan import Study, find_cell, make_cells, run_cell
@@ -39,8 +40,19 @@ def page() -> str:
     return Path("out/report/report.html").read_text()
 
 
+@pytest.fixture
+def forked_cells(monkeypatch):
+    """Cells are processes of their own, but one for all tests imports torch: a start costs more than a cell.
+
+    (`runtime/test_kills.py` starts them as `ralseg compare` does.)
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ralseg.commands", "support.studies", "torch._dynamo", "mlflow.tracking"])
+    monkeypatch.setattr(executors, "get_context", lambda method: context)
+
+
 @pytest.mark.slow
-def test_a_study_from_start_to_end_and_again(study_folder, monkeypatch, capsys):
+def test_a_study_from_start_to_end_and_again(study_folder, monkeypatch, capsys, forked_cells):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # for the workers; this process has its own number
     torch.set_num_threads(1)
     assert main(["compare", "--config", "study.yaml"]) == 0  # in two worker processes
@@ -262,7 +274,7 @@ def test_policies_of_one_recipe_take_turns(study_folder):
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_takes_no_other_cell_along(study_folder):
+def test_a_process_that_dies_takes_no_other_cell_along(study_folder, forked_cells):
     cells = make_cells(Study(acquire="tiny.yaml", folder="out", seeds=[0]))
     failures = run.run_cells(cells, Local(jobs=1), die_or_live, 0, lambda text: None)
     assert {title: text.split(" (")[0].split(":")[0] for title, text in failures.items()} == {

@@ -1,10 +1,13 @@
 """Actors without processes, which take seconds to start; and what games must have in common, whoever plays them."""
 
 from concurrent.futures import Future
+from multiprocessing.connection import Listener
+from tempfile import TemporaryDirectory
 
 import cloudpickle
 
 from ralseg.runtime import workers
+from support.forge import Forge
 from support.games import everything
 
 
@@ -24,6 +27,18 @@ class PoolHere(workers.WorkerPool):
 
     def close(self):
         pass
+
+
+def forged_worker(forge: Forge) -> type[workers.LocalWorker]:
+    """Workers that are processes as any other, but need no seconds to start."""
+
+    class Forged(workers.LocalWorker):
+        def __init__(self, recipe):
+            with TemporaryDirectory() as folder, Listener(f"{folder}/socket") as listener:
+                self.process = forge.start_worker(listener.address)
+                self._connection, self._recipe = listener.accept(), recipe
+
+    return Forged
 
 
 def learned(trainer) -> dict:

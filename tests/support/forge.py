@@ -1,4 +1,4 @@
-"""Commands of ralseg in processes of their own, each of which costs its run and not its start.
+"""Commands and workers of ralseg in processes of their own, each of which costs its run and not its start.
 
 A server imports torch, Lightning and ralseg once and forks a child for every command. It runs nothing itself, so that
 it has no threads and each fork is as good as the first. A child is a process as any other: it has its own exit code,
@@ -11,10 +11,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ class Forged:
             self.returncode = self._forge.ask({"poll": self.pid})
         return self.returncode
 
-    def wait(self, seconds: float) -> int:
+    def wait(self, seconds: float = 60.0) -> int:
         """Its exit code, once it has ended."""
         end = time.monotonic() + seconds
         while self.poll() is None:
@@ -63,11 +65,16 @@ class Forge:
 
     def __init__(self) -> None:
         self._server: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
 
     def start(self, *arguments: str, folder: Path, log: Path, **environment: str) -> Forged:
         """Start `ralseg` in a folder; what it prints is added to a file."""
         asked = {"arguments": arguments, "folder": str(folder), "log": str(log), "environment": environment}
         return Forged(self, self.ask(asked), log)
+
+    def start_worker(self, address: str) -> Forged:
+        """Start a worker of `ralseg.runtime.workers` that is asked over a socket."""
+        return Forged(self, self.ask({"worker": address}), Path(os.devnull))
 
     def packages(self) -> list[str]:
         """What an interpreter has imported for `ralseg.commands`, and nothing else."""
@@ -75,14 +82,15 @@ class Forge:
 
     def ask(self, request: dict[str, Any]) -> Any:
         """What the server answers."""
-        if self._server is None:
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            self._server = subprocess.Popen([sys.executable, __file__], **pipes)
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        return json.loads(self._server.stdout.readline())
+        with self._lock:
+            if self._server is None:
+                pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+                self._server = subprocess.Popen([sys.executable, __file__], **pipes)
+            assert self._server.stdin is not None
+            assert self._server.stdout is not None
+            self._server.stdin.write(json.dumps(request) + "\n")
+            self._server.stdin.flush()
+            return json.loads(self._server.stdout.readline())
 
     def close(self) -> None:
         """End the server; its children end by themselves, or were ended by who started them."""
@@ -132,7 +140,7 @@ def forked(request: dict[str, Any]) -> int:
         return pid
     code = 1
     try:
-        code = run(**request)
+        code = work(request["worker"]) if "worker" in request else run(**request)
     except SystemExit as stop:
         code = int(stop.code or 0)
     except BaseException:
@@ -141,6 +149,18 @@ def forked(request: dict[str, Any]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def work(address: str) -> int:
+    """Do the jobs of whoever listens there."""
+    from ralseg.runtime.workers import serve as serve_jobs
+
+    quiet = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(quiet, descriptor)
+    connection = Client(address)
+    serve_jobs(connection.fileno())
+    return 0
 
 
 def run(arguments: list[str], folder: str, log: str, environment: dict[str, str]) -> int:
