@@ -1,4 +1,4 @@
-"""Studies on other machines: here submitit's local executor and a Ray of two workers stand for them."""
+"""Studies on other machines: here submitit's local executor and a Ray of one worker stand for them."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from support.studies import run_here
 
 OPTIONS = {
     "submitit": "{cluster: local, folder: submitit, timeout_min: 10}",
-    "ray": "{address: null, init: {num_cpus: 2, object_store_memory: 80000000}}",
+    "ray": "{address: null, init: {num_cpus: 1, object_store_memory: 80000000}}",
 }
 
 
