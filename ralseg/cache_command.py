@@ -77,5 +77,5 @@ def clear(folder: Path, unused_days: float = 0.0) -> None:
         with contextlib.suppress(OSError):  # others lie there
             copy.path.parent.rmdir()
         deleted, freed = deleted + 1, freed + copy.size
-    kept = f"; {left:,} not deleted, for they belong to another user" if left else ""
+    kept = f"; {left:,} may not be deleted" if left else ""
     Console(soft_wrap=True).print(f"{folder}: {deleted:,} copies deleted, {freed / 1e6:,.1f} MB{kept}")

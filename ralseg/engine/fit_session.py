@@ -291,7 +291,9 @@ class FitSession(Session):
         if self._judging is None:
             kind, draw, _ = self.counters()
             drawn = stream(self.data.seed, f"{kind} judge", draw)
-            self._judging = self.segmenter.reward_pixels(self.data.val_dataloader(), self.game.credit_pixels, drawn)
+            with self.segmenter.in_precision():
+                batches = self.data.val_dataloader()
+                self._judging = self.segmenter.reward_pixels(batches, self.game.credit_pixels, drawn)
         return self._judging
 
     def decide(self, observation: Observation) -> Choice:

@@ -85,7 +85,7 @@ class FeatureCache:
         self._kept: KeptFeatures | None = None
         self._cache: TensorCache | None = None
         self._shapes: list[torch.Size] = []
-        self._dtype, self._is_plain, self._is_last = torch.float32, True, False
+        self._dtype, self._is_plain, self._is_last, self._is_low = torch.float32, True, False, False
         self._first: list[Tensor] | None = None  # of the image that told the shapes
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FeatureCache":
@@ -126,6 +126,10 @@ class FeatureCache:
             flipped: [B] bool; None when no image is mirrored.
             encoder: The module behind ``encode``, for features that outlive the run.
         """
+        is_low = torch.is_autocast_enabled(image.device.type)
+        if is_low != self._is_low:  # another Trainer's precision
+            self.clear()
+        self._is_low = is_low
         keys = (index * 2 + (0 if flipped is None else flipped)).tolist()
         for position, key in enumerate(keys):
             one = image[position : position + 1]
@@ -160,7 +164,7 @@ class FeatureCache:
                 self._first = features = encode(image)
             self._dtype = features[0].dtype
             is_plain = all(feature.dtype == torch.float32 for feature in features)
-            is_last = all(feature.is_contiguous(memory_format=torch.channels_last) for feature in features)
+            is_last = features[-1].is_contiguous(memory_format=torch.channels_last)  # the first may be the image
             if is_plain and self._kept is not None and encoder is not None:  # before others that wait encode it, too
                 self._kept.get(key // 2, bool(key % 2), encoder, lambda: _in_a_row(features, is_last))
             return np.array([[is_plain, is_last, False], *(feature.shape[1:] for feature in features)])

@@ -116,7 +116,9 @@ class Prediction:
                     torch.manual_seed(seed + sample)
                     for module in dropouts:
                         module.train()
-                    rows.append(self.segmenter(self.image[row : row + 1])[..., ::stride, ::stride])
+                    with self.segmenter.in_precision():
+                        logits = in_full(self.segmenter(self.image[row : row + 1]))
+                    rows.append(logits[..., ::stride, ::stride])
                     for module in dropouts:
                         module.eval()
             yield torch.cat(rows)

@@ -3,8 +3,6 @@
 import inspect
 from typing import Any
 
-NOT_KEPT = ("optimizer", "scheduler", "channels_last", "compile")
-"""Arguments that only training needs, or the machine that it runs on."""
 WEIGHTS_KEY = "encoder_weights"
 """Weights come with the checkpoint; where they once came from is nobody's business."""
 
@@ -22,6 +20,8 @@ class RemembersArguments:
         {'width': 5, 'depth': 2}
     """
 
+    not_kept: tuple[str, ...] = ("optimizer", "scheduler")
+    """Arguments that only training needs, or the machine that it runs on."""
     _given: dict[str, Any]
     _not_plain: list[str]
 
@@ -43,10 +43,12 @@ def recipe_of(made: RemembersArguments) -> dict[str, Any]:
     return recipe | ({"left_out": list(made._not_plain)} if made._not_plain else {})
 
 
-def _plain_arguments(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _plain_arguments(
+    kind: type[RemembersArguments], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
     """Arguments by name as plain values, and the names of those that are none."""
-    # not that of the class, which would be __new__'s; mypy fears a subclass's own __init__, which is what is wanted
-    signature = inspect.signature(kind.__init__)  # type: ignore[misc]
+    # not that of the class, which would be __new__'s
+    signature = inspect.signature(kind.__init__)
     try:
         bound = signature.bind(None, *args, **kwargs).arguments
     except TypeError:  # the constructor itself will say so; or it is not called at all
@@ -61,7 +63,7 @@ def _plain_arguments(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     given: dict[str, Any] = {}
     not_plain = []
     for name, value in named.items():
-        if name in NOT_KEPT:
+        if name in kind.not_kept:
             continue
         try:
             given[name] = _plain(value)

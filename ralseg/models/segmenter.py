@@ -3,7 +3,7 @@
 import copy
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,7 @@ def masked_cross_entropy(logits: Tensor, mask: Tensor, weight: Tensor | None = N
         0.0
     """
     target = mask.long()
+    weight = None if weight is None else weight.to(logits)
     loss = functional.cross_entropy(logits, target, weight, ignore_index=IGNORE, reduction="sum")
     labelled = target != IGNORE
     total = labelled.sum() if weight is None else weight[target[labelled]].sum()
@@ -190,11 +191,14 @@ class Segmenter(NamesEncoder):
         """What acquisition functions look at; shapes as in :meth:`logits`, at ``label_stride``."""
         return Prediction(self, image, self.logits(image, index, stride=self.label_stride))
 
+    def in_precision(self) -> AbstractContextManager[None]:
+        """Passes inside have the precision of the Trainer whose run this is, as Lightning's own steps have."""
+        return nullcontext() if self._trainer is None else self._trainer.precision_plugin.forward_context()
+
     @torch.no_grad()
     def look(self, image: Tensor, index: Tensor) -> Prediction:
-        """As :meth:`predict_batch`, in the precision of the Trainer whose run this is."""
-        precision = nullcontext() if self._trainer is None else self._trainer.precision_plugin.forward_context()
-        with precision:
+        """As :meth:`predict_batch`, in the precision of the Trainer."""
+        with self.in_precision():
             return self.predict_batch(image, index)
 
     def reward_pixels(self, batches: Iterable[Batch], number: int, generator: torch.Generator) -> Any:

@@ -59,7 +59,7 @@ class SmpPrediction(Prediction):
 
     def __init__(self, segmenter: "SmpSegmenter", image: Tensor, decoded: Tensor) -> None:
         super().__init__(segmenter, image, self._finished(segmenter, image, decoded))
-        self._decoded = in_full(decoded)
+        self._decoded = decoded.to(segmenter.mean.dtype)  # that of the head's weights
 
     @staticmethod
     def _finished(segmenter: "SmpSegmenter", image: Tensor, decoded: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class SmpPrediction(Prediction):
         """The decoder's last map, without what lies over padding: [b, D, ~H / factor, ~W / factor]."""
         factor = self.segmenter.upsampling
         height, width = (-(-size // factor) for size in self.image.shape[-2:])
-        return self._decoded[..., :height, :width]
+        return in_full(self._decoded[..., :height, :width])
 
     def sampled(self, samples: int, seeds: Seeds) -> Iterator[Tensor]:
         """Logits under random dropout of whole channels of the decoder's last map."""
@@ -129,8 +129,8 @@ class SmpSegmenter(Segmenter):
         feature_cache_gb: How many GB of features are kept in RAM; the rest goes to disk.
         channels_last: Keep the channels of a pixel side by side: the same results to rounding, and faster
             (docs/scale.md).
-        compile: Compile encoder and decoder with torch.compile: likewise for passes without gradients, after minutes
-            at the start.
+        compile: Compile encoder and decoder with torch.compile, which takes minutes at the start; faster where there
+            are no gradients.
         options: Options of every :class:`Segmenter`.
 
     Examples:
@@ -142,6 +142,7 @@ class SmpSegmenter(Segmenter):
     mean: Tensor
     std: Tensor
     encoder_prefix = "net.encoder."
+    not_kept = (*Segmenter.not_kept, "channels_last", "compile")
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ _KIND = slice(_CHECKED + _KEY_BYTES, _HEADER)
 _SUFFIX, _LOCK = ".copy", ".lock"
 _ABANDONED = 3600.0  # seconds after which nobody goes on writing a file
 _PATIENCE = 60.0  # seconds to wait for another process that makes the same copy
-_CLOCK = 1.0  # seconds by which the time of a file may differ from that of a process
+_DAY = 86_400.0  # seconds within which what was used is likely to be used again
 
 
 def cache_folder() -> Path:
@@ -68,8 +68,8 @@ class KeptCopies:
 
     Args:
         folder: Where they are kept; None keeps nothing.
-        max_bytes: When there is more, those that were used longest ago go first, but for those of this process: what
-            does not fit beside them is not kept.
+        max_bytes: When there is more, those that were used longest ago go first. Nothing goes that was used within a
+            day, or by this process: a run that asks for more than fits would else replace what it is about to ask for.
 
     Examples:
         >>> import tempfile
@@ -83,7 +83,8 @@ class KeptCopies:
     def __init__(self, folder: Path | None, max_bytes: int) -> None:
         self._folder = folder if max_bytes > 0 else None
         self._max_bytes, self._unchecked = max_bytes, max_bytes  # whoever writes first looks at what is there
-        self._began, self._is_full = time.time() - _CLOCK, False
+        self._keeps = True  # until there is no room, or nothing can be written
+        self._used: set[str] = set()  # names of files that this process has read or written
 
     def get(self, key: Any, make: Callable[[], NDArray[Any]], mapped: bool = False) -> NDArray[Any]:
         """The array of a key; made and kept if it is not there.
@@ -101,7 +102,10 @@ class KeptCopies:
         path = self._folder / name[:2] / f"{name}{_SUFFIX}"
         found = _read(path, digest, mapped)
         if found is not None:
+            self._used.add(path.name)
             return found
+        if not self._keeps:
+            return make()
         with _claimed(path):
             found = _read(path, digest, mapped)  # another process has made it meanwhile
             if found is None:
@@ -112,24 +116,24 @@ class KeptCopies:
         return found
 
     def _write(self, path: Path, digest: bytes, kind: str, array: NDArray[Any]) -> None:
-        assert self._folder is not None
-        if self._is_full:
-            return
         buffer = io.BytesIO()
         np.save(buffer, array, allow_pickle=False)
         content = digest + kind.encode()[: _KIND.stop - _KIND.start].ljust(_KIND.stop - _KIND.start, b"\0")
         content += buffer.getvalue()
+        if len(content) > self._max_bytes:
+            return
+        self._used.add(path.name)
         self._unchecked += len(content)
         if self._unchecked > self._max_bytes // 10:
             self._unchecked = 0
-            self._make_room(len(content))
-            if self._is_full:
-                return
+            self._make_room(max(len(content), self._max_bytes // 10))
+        if not self._keeps:
+            return
         try:
             write_atomically(path, _MAGIC + zlib.crc32(content).to_bytes(4) + content, durable=False)
         except (DataError, OSError) as error:
             log.warning("no copies of images are kept from now on: %s", error)
-            self._folder = None
+            self._keeps = False
 
     def _make_room(self, needed: int) -> None:
         """Delete what was used longest ago until so many bytes fit beside the rest."""
@@ -139,12 +143,13 @@ class KeptCopies:
                 with contextlib.suppress(OSError):
                     if time.time() - path.stat().st_mtime > _ABANDONED:
                         path.unlink()
-        left = delete_longest_unused(self._folder, self._max_bytes - needed, self._began)
-        if left > self._max_bytes - needed:  # deleting its own would make each run compute everything again
-            self._is_full = True
+        left = delete_longest_unused(self._folder, self._max_bytes - needed, self._used)
+        if left > self._max_bytes - needed:
+            self._keeps = False
             log.warning(
-                "%s is full with %.1f GB that this run uses: it keeps no more of them, and the next run computes the "
-                "rest again; raise data.copies_gb (%g)", self._folder, left / 1e9, self._max_bytes / 1e9,
+                "%s is full: %.1f GB were used within a day, or may not be deleted. No more copies are kept, and the "
+                "next run makes the rest again; raise data.copies_gb (%g), or see `ralseg cache`",
+                self._folder, left / 1e9, self._max_bytes / 1e9,
             )  # fmt: skip
 
 
@@ -177,20 +182,26 @@ def kind_of(path: Path) -> str:
     return header[_KIND].rstrip(b"\0").decode(errors="replace") if is_ours else "of another version"
 
 
-def delete_longest_unused(folder: Path, max_bytes: int, used_before: float) -> int:
-    """Delete what was used longest ago, before some time, until the rest fits; bytes that are left."""
-    found = all_copies(folder)
+def delete_longest_unused(folder: Path, max_bytes: int, kept: Container[str]) -> int:
+    """Delete what was used longest ago, and not within a day, until the rest fits; bytes that are left.
+
+    Args:
+        folder: The store.
+        max_bytes: What may be left.
+        kept: Names of files that stay, whatever their time says: of another user's files it cannot be set.
+    """
+    found, now = all_copies(folder), time.time()
     left = sum(copy.size for copy in found)
     for copy in found:
-        if left <= max_bytes or copy.used >= used_before:
+        if left <= max_bytes or copy.used > now - _DAY:
             break
-        if delete(copy.path):
+        if copy.path.name not in kept and delete(copy.path):
             left -= copy.size
     return left
 
 
 def delete(path: Path) -> bool:
-    """Delete a copy; whether that was allowed, for in a folder that people share it may be another's."""
+    """Delete a copy; whether that was allowed, for in a folder that people share it may be another user's."""
     try:
         path.unlink(missing_ok=True)
     except OSError:

@@ -7,10 +7,15 @@ import pytest
 import torch
 
 import ralseg
+from ralseg.agents import CreditRegression
+from ralseg.models.feature_cache import FeatureCache
 from ralseg.models.prediction import Prediction
 from ralseg.models.recipe import recipe_of
 from ralseg.runtime.checkpoints import read_checkpoint
-from support.games import UNTRAINED, acquire, game, play, segmenter
+from support.closed_form import closed_form
+from support.data import small_data
+from support.games import UNTRAINED, Photograph, acquire, assert_same, everything, game, play, segmenter
+from support.layouts import TinyNet
 
 KEYS = {"channels_last": {"channels_last": False}, "compile": {"compile": True}}
 
@@ -112,3 +117,52 @@ def test_acquisitions_in_lower_precision_choose_much_the_same(tmp_path, looks, p
     assert {logits for _, logits in looks} == {torch.float32}
     assert torch.bfloat16 in {decoded for decoded, _ in looks}
     assert len(chosen[0] & chosen[1]) >= 3
+
+
+@pytest.mark.parametrize("policy", ["bald", "entropy", "ralseg"])
+def test_acquisitions_work_with_weights_in_lower_precision(tmp_path, policy):
+    _, result = acquire(tmp_path, policy, options={"precision": "bf16-true"})
+    assert result["budgets"]["10"]["test_set/miou"] > 0
+
+
+def test_a_network_of_ones_own_draws_its_dropout_samples_in_the_precision_of_the_trainer(tmp_path):
+    found = []
+
+    class Net(TinyNet):
+        def forward(self, image):
+            found.append((self.training, torch.is_autocast_enabled("cpu")))
+            return super().forward(image)
+
+    acquire(tmp_path, "bald", model=Net(small_data().class_names), options=UNTRAINED | {"precision": "bf16-mixed"})
+    assert len(found) > 20
+    assert all(is_low for _, is_low in found)
+
+
+def test_a_closed_form_game_in_lower_precision_resumes_bit_by_bit(tmp_path):
+    """Its features are kept in memory: whoever asks for them first must not decide what they are."""
+    rules = game(episodes=4, validation_plays=0, credit_pixels=200)
+
+    def run(folder, **options):
+        agent = CreditRegression(("entropy", "rarity"), epsilon=0.3, episodes_per_update=4)
+        return play(folder, rules, agent, data=small_data(), model=closed_form(), precision="bf16-mixed", **options)
+
+    whole = everything(run(tmp_path / "whole", callbacks=[Photograph(4)]))
+    assert_same(whole, everything(run(tmp_path / "cut 4", ckpt="last")))
+
+
+def test_features_of_another_precision_are_computed_again():
+    made, index = segmenter().eval(), torch.arange(2)
+    made.features = FeatureCache(2, 10**6)
+    plain = made.logits(pixels(), index)
+    made.features = FeatureCache(2, 10**6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not torch.equal(plain, made.logits(pixels(), index))
+    assert torch.equal(plain, made.logits(pixels(), index))
+
+
+def test_an_argument_of_that_name_of_another_network_is_kept():
+    class Net(TinyNet):
+        def __init__(self, class_names, channels_last, **options):
+            super().__init__(class_names, **options)
+
+    assert recipe_of(Net(("a", "b"), channels_last=3))["init_args"]["channels_last"] == 3

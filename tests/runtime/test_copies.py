@@ -215,36 +215,80 @@ def test_least_recently_used_copies_go_first(tmp_path):
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.copy")) <= 5_000
 
 
-def test_a_run_that_needs_more_than_there_is_room_for_keeps_what_fits(tmp_path, caplog):
-    """Were the oldest of its own deleted, the next run would find nothing that it asks for."""
-    sums = []
-    for value in (0, 1):
+def grow_old(folder: Path, seconds: float) -> None:
+    """All copies were used so long ago."""
+    for path in folder.rglob("*.copy"):
+        os.utime(path, (time.time() - seconds,) * 2)
+
+
+@pytest.mark.parametrize("order", [range(20), [*range(10, 20), *range(10)]], ids=["same", "other"])
+def test_a_run_that_needs_more_than_there_is_room_for_keeps_what_fits(tmp_path, caplog, order):
+    """Were those deleted that it has not asked for yet, each run would make all of them again."""
+    made = []
+    for value, numbers in enumerate((range(20), order)):
         copies = KeptCopies(tmp_path, 5_000)
-        made = [copies.get([number], lambda value=value: np.full(1_000, value, np.uint8)) for number in range(20)]
-        sums.append(sum(int(array.any()) for array in made))
-    assert sums == [0, 16]
+        arrays = [copies.get([number], lambda value=value: np.full(1_000, value, np.uint8)) for number in numbers]
+        made.append(sum(int(array[0] == value) for array in arrays))
+        assert sum(path.stat().st_size for path in tmp_path.rglob("*.copy")) <= 5_000
+        grow_old(tmp_path, 7200)
+    assert made == [20, 16]
     assert len(caplog.records) == 2  # each says so once
     assert "raise data.copies_gb" in caplog.text
-    assert sum(path.stat().st_size for path in tmp_path.rglob("*.copy")) <= 5_000
 
 
-def test_copies_of_another_user_that_may_not_be_deleted_stay(tmp_path, monkeypatch, capsys):
-    copies = KeptCopies(tmp_path, 1_500)
-    copies.get(["theirs"], lambda: np.zeros(900, np.uint8))
+def test_what_was_used_days_ago_makes_room(tmp_path, caplog):
+    for number in range(4):
+        KeptCopies(tmp_path, 5_000).get([number], lambda: np.zeros(1_000, np.uint8))
+    grow_old(tmp_path, 2 * 86_400)
+    copies = KeptCopies(tmp_path, 5_000)
+    copies.get([0], lambda: pytest.fail("made again"))
+    for number in range(10, 13):
+        copies.get([number], lambda: np.ones(1_000, np.uint8))
+    left = [KeptCopies(tmp_path, 5_000).get([number], lambda: np.full(1, 7)) for number in (0, 10, 11, 12)]
+    assert [int(array[0]) for array in left] == [0, 1, 1, 1]
+    assert not caplog.records
+
+
+def test_what_is_larger_than_the_store_takes_nobodys_place(tmp_path):
+    copies = KeptCopies(tmp_path, 5_000)
+    copies.get(["small"], lambda: np.zeros(1_000, np.uint8))
+    grow_old(tmp_path, 2 * 86_400)
+    KeptCopies(tmp_path, 5_000).get(["large"], lambda: np.zeros(6_000, np.uint8))
+    assert len([*tmp_path.rglob("*.copy")]) == 1
+    KeptCopies(tmp_path, 5_000).get(["small"], lambda: pytest.fail("made again"))
+
+
+def test_copies_of_another_user_that_may_not_be_deleted_stay(tmp_path, monkeypatch, capsys, caplog):
+    KeptCopies(tmp_path, 1_500).get(["theirs"], lambda: np.zeros(900, np.uint8))
     (path,) = tmp_path.rglob("*.copy")
     os.utime(path, (1, 1))
     unlink = Path.unlink
 
     def refuse(found, missing_ok=False):
-        if found.suffix == ".copy":
+        if found == path:
             raise PermissionError(found)
         unlink(found, missing_ok)
 
     monkeypatch.setattr(Path, "unlink", refuse)
     KeptCopies(tmp_path, 1_500).get(["mine"], lambda: np.zeros(900, np.uint8))
-    assert path.is_file()
+    assert [*tmp_path.rglob("*.copy")] == [path]
+    assert "or may not be deleted" in caplog.text
     clear(tmp_path)
-    assert "1 not deleted, for they belong to another user" in capsys.readouterr().out
+    assert "0 copies deleted, 0.0 MB; 1 may not be deleted" in capsys.readouterr().out
+
+
+def test_copies_that_a_run_reads_stay_though_their_times_cannot_be_set(tmp_path, monkeypatch):
+    KeptCopies(tmp_path, 2_000).get(["theirs"], lambda: np.zeros(900, np.uint8))
+    grow_old(tmp_path, 2 * 86_400)
+
+    def refuse(*asked):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "utime", refuse)
+    copies = KeptCopies(tmp_path, 2_000)
+    copies.get(["theirs"], lambda: pytest.fail("made again"))
+    copies.get(["mine"], lambda: np.zeros(900, np.uint8))
+    copies.get(["theirs"], lambda: pytest.fail("made again"))
 
 
 def test_a_folder_that_cannot_be_written_to_costs_nothing_but_time(tmp_path, caplog):
