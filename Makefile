@@ -130,28 +130,12 @@ format: $(READY)  ## let ruff format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## what things cost, as ratios
-	PYTHONPATH=. $(BIN)/python benchmarks/bald.py
-	PYTHONPATH=. $(BIN)/python benchmarks/data_loading.py
-	PYTHONPATH=. $(BIN)/python benchmarks/checkpoints.py
-	PYTHONPATH=. $(BIN)/python benchmarks/memory.py
-	PYTHONPATH=. $(BIN)/python benchmarks/step.py
-	$(BIN)/python benchmarks/closed_game.py --repeats 2
-	$(BIN)/python benchmarks/closed_game.py --repeats 2 --agent search
-	$(BIN)/python benchmarks/growth.py
-	PYTHONPATH=. $(BIN)/python benchmarks/hundredfold.py
-	PYTHONPATH=. $(BIN)/python benchmarks/start.py
-	$(BIN)/python benchmarks/predict.py
-	PYTHONPATH=. $(BIN)/python benchmarks/reasons.py
-	PYTHONPATH=. $(BIN)/python benchmarks/mistakes.py
+bench: $(READY)  ## what things cost, as ratios; fails when one is over its bar
+	PYTHONPATH=. $(BIN)/python benchmarks/all.py
 
 bench-short: export OMP_NUM_THREADS ?= 1
 bench-short: $(READY)  ## benchmarks in a shortened form; fails when a ratio is over its bar
-	PYTHONPATH=. $(BIN)/python benchmarks/bald.py --short
-	PYTHONPATH=. $(BIN)/python benchmarks/data_loading.py --short
-	PYTHONPATH=. $(BIN)/python benchmarks/checkpoints.py
-	PYTHONPATH=. $(BIN)/python benchmarks/memory.py --short
-	PYTHONPATH=. $(BIN)/python benchmarks/mistakes.py --short
+	PYTHONPATH=. $(BIN)/python benchmarks/all.py --short
 
 known: $(READY)  ## write down all options and help texts (ralseg/known), after one has changed
 	$(BIN)/python -m ralseg.early_files
