@@ -2,8 +2,8 @@
 
 Plays an episode through the real trainer, then makes the same passes bare: D_S once, each image with a
 candidate once, one training iteration, D_R once, and one update of the query network on a minibatch that lies
-ready; with the same batch sizes, on tensors in RAM. Both are repeated in turn; the median of the ratios counts, of
-seconds of this process's CPU, so that others on the machine change them little (a step's parts are of the clock).
+ready; with the same batch sizes, on tensors in RAM. Both are repeated in turn; the median of the ratios counts. Ratios
+are of seconds of this process's CPU, so that others on the machine change them little; all else is of the clock.
 Last, what a cache of a frozen encoder's features saves. Writes benchmarks/step.json. The large sizes use few images:
 their passes take seconds each. `--short` measures the demo's size alone and writes nothing.
 """
@@ -99,11 +99,18 @@ def make(size: Size) -> tuple[SegmentationData, FPNSegmenter]:
     return data, FPNSegmenter(data.class_names, **size.segmenter)
 
 
-class Played(NamedTuple):
-    """What an episode took."""
+class Spent(NamedTuple):
+    """What something took."""
 
-    seconds: float
-    parts: dict[str, float]
+    cpu: float
+    parts: dict[str, float]  # seconds of the clock
+
+
+class Played(NamedTuple):
+    """An episode that was played."""
+
+    spent: Spent
+    seconds: float  # of the clock
     shown: list[int]  # number of images with a candidate at each step
     agent: DQN
     minibatch: Minibatch
@@ -117,18 +124,18 @@ def play(size: Size, data: SegmentationData, segmenter: FPNSegmenter, folder: st
         game, default_root_dir=folder, logger=False, enable_progress_bar=False, enable_model_summary=False,
         enable_checkpointing=False, accelerator="cpu",
     )  # fmt: skip
-    times: list[float] = []
+    times: list[tuple[float, float]] = []
     shown: list[int] = []
     loop, agent = trainer.fit_loop, DQN()
     advance, advance_end, scores = loop.advance, loop.on_advance_end, agent.policy.scores
 
     def start() -> None:
-        times.append(-time.process_time())
+        times.append((-time.process_time(), -time.perf_counter()))
         advance()
 
     def end() -> None:
         advance_end()
-        times[-1] += time.process_time()
+        times[-1] = times[-1][0] + time.process_time(), times[-1][1] + time.perf_counter()
 
     def seen(observation, generator) -> Tensor:
         shown.append(len(data.regions("train_set").image_of(observation.pools).unique()))
@@ -137,12 +144,13 @@ def play(size: Size, data: SegmentationData, segmenter: FPNSegmenter, folder: st
     loop.advance, loop.on_advance_end, agent.policy.scores = start, end, seen
     trainer.fit(segmenter, datamodule=data, agent=agent)
     # the first episode fills the caches; its first step also scores theta_0
-    minibatch, seconds = agent.draw(stream(0, "bench")), dict(loop.session.seconds)
-    return Played(sum(times[size.steps :]), seconds, shown[size.steps :], agent, minibatch)
+    minibatch, parts = agent.draw(stream(0, "bench")), dict(loop.session.seconds)
+    cpu, seconds = (sum(column) for column in zip(*times[size.steps :], strict=True))
+    return Played(Spent(cpu, parts), seconds, shown[size.steps :], agent, minibatch)
 
 
-def bare(size: Size, data: SegmentationData, segmenter: FPNSegmenter, played: Played) -> dict[str, float]:
-    """Seconds of the same passes with nothing around them, by part."""
+def bare(size: Size, data: SegmentationData, segmenter: FPNSegmenter, played: Played) -> Spent:
+    """The same passes with nothing around them."""
     stride, batch = segmenter.label_stride, size.eval_batch_size
 
     def forward(indices: list[int]) -> None:
@@ -163,13 +171,15 @@ def bare(size: Size, data: SegmentationData, segmenter: FPNSegmenter, played: Pl
     )
     optimizer = torch.optim.SGD([p for p in segmenter.parameters() if p.requires_grad], lr=1e-9)
     query_optimizer = torch.optim.SGD(played.agent.policy.net.parameters(), lr=1e-9)
-    seconds = dict.fromkeys(("state", "candidates", "train", "reward", "learn"), 0.0)
+    cpu, seconds = 0.0, dict.fromkeys(("state", "candidates", "train", "reward", "learn"), 0.0)
 
     @contextmanager
     def timed(part: str) -> Iterator[None]:
-        start = time.process_time()
+        nonlocal cpu
+        start, began = time.process_time(), time.perf_counter()
         yield
-        seconds[part] += time.process_time() - start
+        cpu += time.process_time() - start
+        seconds[part] += time.perf_counter() - began
 
     for number in played.shown:
         segmenter.eval()
@@ -188,7 +198,7 @@ def bare(size: Size, data: SegmentationData, segmenter: FPNSegmenter, played: Pl
             query_optimizer.zero_grad()
             played.agent.batch_loss(played.minibatch).backward()
             query_optimizer.step()
-    return seconds
+    return Spent(cpu, seconds)
 
 
 def measured(size: Size) -> dict:
@@ -207,11 +217,11 @@ def measured(size: Size) -> dict:
     return {
         "size": size.name,
         "step": median(played.seconds for played in plays),
-        "bare": median(sum(parts.values()) for parts in passes),
-        "ratio": statistics.median(p.seconds / sum(b.values()) for p, b in zip(plays, passes, strict=True)),
+        "bare": median(sum(spent.parts.values()) for spent in passes),
+        "ratio": statistics.median(p.spent.cpu / b.cpu for p, b in zip(plays, passes, strict=True)),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "parts": {part: median(played.parts[part] for played in plays) for part in plays[0].parts},
-        "bare_parts": {part: median(parts[part] for parts in passes) for part in passes[0]},
+        "parts": {part: median(played.spent.parts[part] for played in plays) for part in plays[0].spent.parts},
+        "bare_parts": {part: median(spent.parts[part] for spent in passes) for part in passes[0].parts},
     }
 
 
