@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks.bars import is_short
 
 FULL = [
-    "bald", "data_loading", "checkpoints", "memory", "step", "closed_game --repeats 2",
-    "closed_game --repeats 2 --agent search", "growth", "hundredfold", "start", "predict", "reasons", "mistakes",
+    "bald", "data_loading", "checkpoints", "memory", "step", "closed_game --repeats 1", "growth", "hundredfold",
+    "start --repeats 1", "predict", "reasons", "mistakes --short",
 ]  # fmt: skip
 SHORT = ["bald --short", "data_loading --short", "checkpoints", "memory --short", "mistakes --short"]
 
