@@ -29,7 +29,7 @@ SYNTHETIC_FULL := --config synthetic_pretrain.yaml --trainer.default_root_dir ru
 
 # at this scale a second thread brings nothing, a second process does: two share the theta_0s
 demo: export OMP_NUM_THREADS ?= 1
-demo: $(READY)  ## the main job on synthetic streets, in about ten minutes; run it again and it goes on where it was
+demo: $(READY)  ## the main job on synthetic streets, in four to ten minutes; run it again and it goes on where it was
 	$(BIN)/ralseg data check --config synthetic_pretrain.yaml --out runs/data_check
 	$(BIN)/ralseg pretrain $(SYNTHETIC_FULL) --data.fit_on '[state_set,train_set,acquisition_set]' --data.fit_images null \
 	  --trainer.max_epochs 9 --trainer.check_val_every_n_epoch 3 --ckpt last
