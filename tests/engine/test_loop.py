@@ -132,6 +132,7 @@ def test_validation_never_starts_from_weights_that_were_trained_on(tmp_path):
         ({"class_weights": "inverse_sqrt"}, {}, "class weights come with theta_0"),
         ({"scheduler": lambda o: torch.optim.lr_scheduler.StepLR(o, 1)}, {}, "no learning-rate schedule"),
         ({}, {"precision": "16-mixed"}, "use bf16-mixed"),
+        ({}, {"precision": "bf16-true"}, r"precision=bf16-true would take digits from the agent.*use bf16-mixed"),
     ],
 )
 def test_options_that_the_game_would_ignore_are_refused(tmp_path, model, options, message):
