@@ -68,8 +68,8 @@ class FitTrainer(GameTrainer):
             raise ConfigError("trainer.limit_val_batches=0 leaves no reward; leave it out")
         if kwargs.get("precision") in ("bf16-true", "16-true"):
             raise ConfigError(
-                f"trainer.precision={kwargs['precision']} would take digits from the agent's weights, too, which learns "
-                "from small differences; use bf16-mixed"
+                f"trainer.precision={kwargs['precision']} would take digits from the agent's weights, too, which "
+                "learns from small differences; use bf16-mixed"
             )
         kwargs["callbacks"] = [*as_list(kwargs.get("callbacks")), EpisodeFiles()]
         super().__init__(checkpoint_every or game.steps_per_episode, **kwargs)
