@@ -10,9 +10,7 @@ from rich.table import Table
 
 from ralseg.config_errors import parsed
 from ralseg.errors import ConfigError
-from ralseg.runtime.copies import all_copies, cache_folder, delete, kind_of
-
-_DAY = 86_400.0
+from ralseg.runtime.copies import DAY, all_copies, cache_folder, delete, kind_of
 
 
 def run_cache(arguments: list[str]) -> int:
@@ -67,7 +65,7 @@ def clear(folder: Path, unused_days: float = 0.0) -> None:
         folder: The store.
         unused_days: Keep what was used within so many days.
     """
-    deleted, freed, left, before = 0, 0, 0, time.time() - unused_days * _DAY
+    deleted, freed, left, before = 0, 0, 0, time.time() - unused_days * DAY
     for copy in all_copies(folder):
         if unused_days and copy.used > before:
             break  # they come in order of use

@@ -21,6 +21,8 @@ from ralseg.errors import DataError
 from ralseg.runtime.files import write_atomically
 
 log = logging.getLogger(__name__)
+DAY = 86_400.0
+"""Seconds within which what was used is likely to be used again."""
 VERSION = 3
 """Raise it when images come out otherwise than before: older copies are then left to be evicted."""
 _MAGIC = b"ralseg\0\2"
@@ -31,7 +33,6 @@ _KIND = slice(_CHECKED + _KEY_BYTES, _HEADER)
 _SUFFIX, _LOCK = ".copy", ".lock"
 _ABANDONED = 3600.0  # seconds after which nobody goes on writing a file
 _PATIENCE = 60.0  # seconds to wait for another process that makes the same copy
-_DAY = 86_400.0  # seconds within which what was used is likely to be used again
 
 
 def cache_folder() -> Path:
@@ -193,7 +194,7 @@ def delete_longest_unused(folder: Path, max_bytes: int, kept: Container[str]) ->
     found, now = all_copies(folder), time.time()
     left = sum(copy.size for copy in found)
     for copy in found:
-        if left <= max_bytes or copy.used > now - _DAY:
+        if left <= max_bytes or copy.used > now - DAY:
             break
         if copy.path.name not in kept and delete(copy.path):
             left -= copy.size

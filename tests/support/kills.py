@@ -149,8 +149,8 @@ def start(command: str, folder: Path, resume: bool, stop: Stop | None = None) ->
         elif stop.fault:
             arm(stop.fault)
         code = main(ARGUMENTS[command] + (["--ckpt", "last"] if resume and not command.startswith("compare") else []))
-    except SystemExit as stop:
-        code = int(stop.code or 0)
+    except SystemExit as end:
+        code = int(end.code or 0)
     except BaseException:
         import traceback
 
